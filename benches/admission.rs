@@ -1,6 +1,6 @@
-//! Measures the webhook's throughput against a TLS server of the same stack that reads each review and answers a
-//! constant; its memory with 10,000 namespaces; and how much time it adds to the creation of a pod. Run `make bench`;
-//! it needs `taskset` from util-linux.
+//! Measures the webhook's throughput, compared with a server with the same TLS and HTTP code that reads each review and
+//! always gives the same answer; the webhook's memory with 10,000 namespaces; and how much time the webhook adds to the
+//! creation of a pod. Run `make bench`, which needs `taskset` from util-linux.
 //!
 //! The reviews are recorded from the API server. Each server runs on one core, and the load on the other.
 
@@ -63,8 +63,8 @@ fn on_core(core: u32, process: u32) {
     assert!(pinned.expect("taskset").status.success(), "no core {core}");
 }
 
-/// Starts a server that answers a constant, with the webhook's certificate. The server writes each review that it
-/// receives to folder `record`, unless that is empty.
+/// Starts a server with the webhook's certificate that always gives the same answer. The server writes each review that
+/// it receives to folder `record`, unless `record` is empty.
 fn constant(site: &Site, record: &Path) -> (Process, u16) {
     let port = free_port();
     let mut command = Command::new(std::env::current_exe().expect("this program"));
@@ -199,8 +199,8 @@ fn pods(site: &Site) {
     println!("a pod's creation: {with:.2} ms with the webhook (asked twice), {without:.2} ms without");
 }
 
-/// Measures the memory with a full index: after watching the creation of all namespaces, and after listing them at a
-/// start.
+/// Measures the webhook's memory with all namespaces in the index: after it watched their creation, and after a restart
+/// that listed them.
 fn memory(site: &mut Site) {
     site::runtime().block_on(async {
         let client = bursar::bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("a client");

@@ -29,7 +29,7 @@ use kube::{Api, Client, Config};
 use world::World;
 
 const CHANGES: u32 = 200;
-/// Tools that exist before the measurement.
+/// The number of tools that exist before the measurement.
 const BEFORE: u32 = 50;
 const DEADLINE: Duration = Duration::from_mins(2);
 /// The interval between two checks of the home.

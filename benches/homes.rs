@@ -165,7 +165,7 @@ fn homes_in(folder: &Path) -> Vec<PathBuf> {
 fn main() {
     let mut arguments = std::env::args_os().skip(1);
     match (arguments.next(), arguments.next()) {
-        // Before the process starts another thread.
+        // These two run before the process starts another thread, because a process with several threads must not fork.
         (Some(first), Some(folder)) if first == BARE => be_bare(Path::new(&folder)),
         (Some(first), Some(folder)) if first == BARE_PROCESSES => be_bare_processes(Path::new(&folder)),
         _ => tokio::runtime::Runtime::new().expect("a runtime").block_on(measure()),

@@ -134,8 +134,8 @@ fn event(tool: &Account, action: &str, detail: Value) -> Event {
     }
 }
 
-/// Measures an administrator's commands. For comparison with commands that read the whole file, plain programs read or
-/// copy it.
+/// Measures an administrator's commands. For comparison with commands that read or copy the whole file, `sha256sum` and
+/// `cp` are measured too.
 fn programs(folder: &Path) {
     let ledger = folder.join(FILE).display().to_string();
     let copy = folder.join("copy.db").display().to_string();

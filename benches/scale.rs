@@ -1,6 +1,6 @@
-//! Measures memory and CPU time of the daemon's process by number of tenants, without any server. Directory and cluster
-//! are made up; ledger and stages are real. Run `cargo bench --bench scale`, or with numbers of tenants: `cargo bench
-//! --bench scale -- 3500 10000`.
+//! Measures memory and CPU time of the daemon's process by number of tenants, without any server. The directory and the
+//! cluster are simulated; the ledger and the stages are real. Run `cargo bench --bench scale`, or with numbers of
+//! tenants: `cargo bench --bench scale -- 3500 10000`.
 //!
 //! Each figure comes from a separate process, as for a daemon: one process creates the site, and another starts with
 //! its ledger.

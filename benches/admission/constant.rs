@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 const ANSWER: &str =
     r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"0","allowed":true}}"#;
 
-/// Serves until the process is killed. Bodies are written to files in `record`, unless it is empty.
+/// Serves until the process is killed. Bodies are written to files in folder `record`, unless `record` is empty.
 pub fn serve(port: u16, dir: &Path, record: &Path) {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");

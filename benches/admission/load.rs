@@ -73,8 +73,8 @@ impl Load {
         done / began.elapsed().as_secs_f64()
     }
 
-    /// Sends 2,000 reviews per second without waiting for answers. Returns the time of each from when it was due to its
-    /// answer.
+    /// Sends 2,000 reviews per second without waiting for answers. Returns for each review the time from the moment at
+    /// which it was due until its answer.
     pub fn steady(&self, recorded: &[Vec<u8>]) -> Vec<Duration> {
         let bodies: Vec<Bytes> = recorded.iter().map(|body| Bytes::from(body.clone())).collect();
         self.runtime.block_on(async {

@@ -1,5 +1,5 @@
 //! The upper bound for a bootstrap: processes a given number of tenants at a time, each object with one POST and each
-//! certificate with its four requests. Nothing is read, recorded, checked or delivered. It uses the daemon's
+//! certificate with its four requests. Nothing is read, recorded, checked or delivered. The loop uses the daemon's
 //! credential, so that the API server's authorization and admission are the same.
 //!
 //! A POST is the cheapest write. Bursar writes by server-side apply, because only that records which fields are its

@@ -33,7 +33,7 @@ pub fn peak_memory() -> String {
 
 /// Resets [`peak_memory`] (proc(5), `clear_refs`).
 pub fn forget_peak_memory() {
-    // If this fails, the figure is too large. It is then the same as before.
+    // If this fails, the next figure includes the peak of earlier work.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 

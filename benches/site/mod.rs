@@ -1,6 +1,6 @@
-//! The input of a cycle without any server: policy, directory, cluster and ledger of a made-up site.
+//! The input of a cycle without any server: policy, directory, cluster and ledger of a simulated site.
 //!
-//! The stages themselves make the ledger: the first read of a made-up directory, its plan, and the records of an
+//! The stages themselves make the ledger: the first read of a simulated directory, its plan, and the records of an
 //! execution in which every action succeeded.
 
 #![allow(dead_code, reason = "each benchmark uses some of the items")]
@@ -31,7 +31,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::figures::settings;
 
-/// Accounts whose results are written in one transaction.
+/// The number of accounts whose results are written in one transaction.
 const AT_A_TIME: usize = 64;
 
 pub struct Site {

@@ -90,11 +90,11 @@ pub fn status(world: &World) -> Value {
     serde_json::from_str(&curl(world, "GET", "/v1/status")).expect("the text is JSON")
 }
 
-/// What plain `sqlite3` prints for somebody who may read, not write.
+/// Returns what plain `sqlite3` prints for a user who may read the ledger but not write it.
 fn read_as_group_member(world: &World) -> String {
     const READER: u32 = 61_999;
     let ledger = world.state_dir().join("ledger.db");
-    // The group of everything in the state folder, as a package's installation has it.
+    // The package gives the state folder and its files to group `bursar`. Here the reader's own group takes that place.
     for path in [
         world.state_dir(),
         ledger.clone(),

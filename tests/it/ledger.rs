@@ -1,5 +1,5 @@
-//! The ledger as administrators read it: with plain `sqlite3`, by the worked examples of `docs/ledger.md`, as a member
-//! of the group, whatever the writer does at that time.
+//! The ledger as administrators read it: with plain `sqlite3`, by the examples of `docs/ledger.md`, as a member of the
+//! group, and while the daemon writes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -340,9 +340,9 @@ fn repaired(world: &mut World) {
     settle(world);
 }
 
-/// Removes our label from everything that was made for tenants. An object without it looks deleted, and is read when it
-/// turns out to exist. The admission policy keeps the daemon from taking over cluster-wide objects again, so an
-/// administrator must label those.
+/// Removes our label from everything that was made for tenants. To the daemon, an object without the label looks
+/// deleted. The daemon then finds that the object exists, and reads it. The admission policy keeps the daemon from
+/// taking over cluster-wide objects again, so an administrator must label those.
 fn labelled_again(world: &mut World) {
     const LABEL: &str = "app.kubernetes.io/managed-by";
     let (on, off) = (format!("{LABEL}=bursar"), format!("{LABEL}-"));
@@ -369,7 +369,8 @@ fn labelled_again(world: &mut World) {
     settle(world);
 }
 
-/// Revokes although a `CertificateSigningRequest` with the name of ours exists already: it is read and deleted.
+/// Revokes although a `CertificateSigningRequest` with the name of the daemon's next request exists already. The daemon
+/// reads and deletes it.
 fn revoked_past_a_leftover(world: &mut World) {
     let asked = asked(world, 0);
     let approved = asked.iter().rev().find_map(|request| {
@@ -407,7 +408,7 @@ fn suspended_and_resumed(world: &mut World) {
     assert!(world.rows("SELECT kind FROM stopped_workload").is_empty());
 }
 
-/// Makes the class give less: quota, limits, policies and volumes are removed, and the objects of its manifests.
+/// Removes quota, limits, policies, volumes and manifests from the class, so that their objects are removed.
 fn pruned(world: &mut World) {
     let config = fs::read_to_string(world.config()).expect("the world has a configuration");
     let less: String = config

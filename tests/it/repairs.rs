@@ -1,5 +1,5 @@
-//! What somebody else breaks is repaired in the next cycle, or shown as failing with its reason. No other tenant waits
-//! for it.
+//! What somebody else breaks is repaired in the next cycle, or shown as failing with its reason. No other tenant is
+//! delayed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -224,7 +224,7 @@ fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_accepted_later() {
         .replace("control.sock", "lab.sock");
     fs::write(&config, text).expect("the folder is writable");
 
-    // A daemon that restarts on the same host does not wait for an answer of the former holder, which takes 10 s.
+    // A daemon that restarts on the same host does not wait 10 s for an answer of the former holder.
     let began = Instant::now();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
@@ -250,7 +250,7 @@ fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_accepted_later() {
     assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
 }
 
-/// Returns what a process of the ledger knows of the mark.
+/// Returns the [`MarkKeeper`] of a process that runs with this ledger or a copy of it.
 async fn keeper(world: &World, kubeconfig: &Path, instance: &str) -> Arc<MarkKeeper> {
     let client = bootstrap::client(kubeconfig).await.expect("the kubeconfig is valid");
     let seed = fs::read(world.state_dir().join("seal.key")).expect("the key");
@@ -292,7 +292,7 @@ fn an_owner_refuses_a_copy_and_notices_its_loss_also_while_its_watch_is_broken()
         assert_eq!(copy.claim().await.expect("the cluster answers"), Claim::Refused);
         assert!(owner.confirm().await, "the owner still runs");
 
-        // Without any watch, each execution looks.
+        // Without a watch, the owner reads the mark before each execution.
         drop(watch);
         let other = keeper(&world, &cluster.admin_kubeconfig, "another copy").await;
         let executions = async { while owner.confirm().await {} };
@@ -307,7 +307,7 @@ fn an_owner_refuses_a_copy_and_notices_its_loss_also_while_its_watch_is_broken()
     });
 }
 
-/// Signs a mark as a process does that knows `more` generations than this one.
+/// Returns a signed mark whose generation is higher by `more` than that of the cluster's present mark.
 fn mark_of_the_future(world: &World, more: u64) -> String {
     let seed = fs::read(world.state_dir().join("seal.key")).expect("the key");
     let (sealer, cluster) = (Sealer::from_seed(&seed).expect("a seed"), ClusterName("test".into()));
@@ -343,7 +343,7 @@ fn a_running_daemon_that_was_rolled_back_with_its_memory_stops() {
     wrote_nothing(&world, since);
 }
 
-/// Starts the program of a process again that has ended.
+/// Starts the program of an ended process again.
 fn again(process: &Process, command_line: &[String]) -> Process {
     let mut command = Command::new(&command_line[0]);
     command.args(&command_line[1..]);

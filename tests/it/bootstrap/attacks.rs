@@ -423,7 +423,7 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-/// The approver approves it too, because nothing tells it from the certificate of a real administrator.
+/// The approver approves this certificate too, because nothing distinguishes it from that of a real administrator.
 const ADMINISTRATOR: &str = "has a listed administrator signed";
 
 /// Subjects of certificates that the attacker requests and approves. No policy can read the subject of a request, so
@@ -473,7 +473,8 @@ impl Attacked {
             let role = "--clusterrole=bursar-tenant";
             site.cluster.run(&["create", "rolebinding", name, role, "--user=somebody", "-n", place], "");
         }
-        // The class selects these namespaces. What the table has refused elsewhere is allowed in `bare`.
+        // The class selects these namespaces. In `bare`, which has no level, the daemon may set one, as below. The
+        // attacks on `adopted` and `levelled` are refused.
         let namespace = |name: &str, labels: Value| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
         let levelled = json!({"lab": "yes", "pod-security.kubernetes.io/enforce": "restricted"});
         for adopted in [

@@ -72,8 +72,8 @@ async fn new_objects_are_created_and_their_watch_events_are_not_drift() {
     assert_eq!(world.events.len(), 1, "{:?}", world.events);
 }
 
-/// A policy that refuses quotas, and a label, until it is deleted stands in for a policy that is evaluated with a stale
-/// namespace.
+/// Here a policy of the test refuses quotas and one label until the policy is deleted. To the executor, this looks like
+/// the daemon's own policy when the API server evaluates it with a stale namespace.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_our_policy_refuses_is_retried_if_the_namespace_was_just_written() {
     let mut world = World::new("execute-stale").await;

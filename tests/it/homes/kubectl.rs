@@ -128,7 +128,7 @@ async fn kubectl_and_deliveries_do_not_lose_each_others_changes() {
     assert!(delivered > 10, "{delivered} deliveries");
 }
 
-/// Makes `.kube` with a file of the user's and a lock. Returns the path of the lock.
+/// Makes `.kube` with a user's kubeconfig and a lock. Returns the path of the lock.
 fn locked(target: &HomeTarget, age: Option<Duration>) -> PathBuf {
     make_directory(&target.home.join(".kube"), UID);
     make_file(&target.home.join(".kube/config"), UID, b"x-mine: 1\n");
@@ -152,10 +152,11 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     assert!(error.to_string().contains("config.lock") && error.remedy().contains("retried automatically"), "{error}");
     assert_eq!(fs::read(target.home.join(".kube/config")).expect("the file is readable"), b"x-mine: 1\n");
     assert!(lock.exists() && names_in(&target.home.join(".kube")) == ["config", "config.lock"]);
-    // The same holds for other requests. A lock that is removed while homed waits does not matter.
+    // A test write needs no lock, but the test of a delivery waits for it. If the lock is removed meanwhile, that test
+    // succeeds.
     let names = entries("1").names();
     homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect("no lock is needed for that");
-    // A credential must not be issued for a file that cannot be written then.
+    // A credential must not be issued for a file that cannot be written afterwards.
     let tried = homed.ask(&target, test_delivery()).await.expect_err("locked");
     assert_eq!(tried.reason(), "in-use", "{tried}");
     let began = Instant::now();
@@ -369,7 +370,7 @@ async fn the_test_write_finds_obstacles_before_a_credential_is_issued() {
     assert_eq!(try_it().await.expect_err("the context belongs to the user").reason(), "foreign-entry");
     assert_eq!(names_in(&target.home.join(".kube")), ["k8s"]);
     assert_eq!(fs::read(target.home.join(".kube/k8s")).expect("the file is readable"), own);
-    // A request without a kubeconfig needs no kubeconfig path that root allowed.
+    // A request that does not concern the kubeconfig is accepted even if root did not allow the kubeconfig path.
     let other = HomeTarget { kubeconfig: ".kube/config".into(), ..target.clone() };
     homed.ask(&other, Work::EnsureHome { create: false, skeleton: false }).await.expect("homed accepts the request");
     homed.ask(&other, Work::SshKeys { keys: Vec::new() }).await.expect("homed accepts the request");

@@ -54,7 +54,7 @@ impl Mounted {
         assert!(ran.expect("nsenter").success(), "{script}");
     }
 
-    /// Delivers an SSH key, and returns the target with the mount of the answer.
+    /// Delivers an SSH key, and returns the target with the mount point that homed reported.
     async fn with_key(&self, name: &str) -> HomeTarget {
         let target = self.target(name);
         let answer = self.homed.ask(&target, Work::SshKeys { keys: vec![key(1)] }).await;
@@ -83,7 +83,7 @@ impl Mounted {
     }
 }
 
-/// Makes a home: a function of the scripts.
+/// A shell function for the scripts that makes a home.
 const HOME: &str = "home() { install -d -o 52503 -g 52503 -m 0700 $homes/$1 $homes/$1/.kube; }";
 
 fn no_keys() -> Work {
@@ -346,8 +346,8 @@ async fn a_file_system_that_a_user_mounted_over_a_home_is_not_asked() {
     world.homed.write(&world.target("well")).await.expect("other homes are served");
 }
 
-/// Mounts a FUSE file system of the user on a file, whose program never answers. It needs a free descriptor. Every
-/// process that keeps the descriptor open keeps the file system alive.
+/// A shell function that mounts a FUSE file system of the user on a file. Its program never answers. The function needs
+/// the number of a free descriptor. Every process that keeps the descriptor open keeps the file system alive.
 const HANG: &str = "hang() { eval \"exec $1<>/dev/fuse\"
     mount -i -t fuse -o fd=$1,rootmode=$2,user_id=52503,group_id=52503 none $3; }";
 

@@ -495,7 +495,7 @@ fn a_binding_without_labels_in_a_namespace_without_labels_is_deleted() {
 fn a_foreign_object_in_one_adopted_namespace_delays_no_certificate_and_no_other_namespace() {
     let mut world = site("profalien", MANY);
     let old = world.folder.join("stolen");
-    std::fs::copy(kubeconfig(&world, "ada"), &old).expect("copied");
+    std::fs::copy(kubeconfig(&world, "ada"), &old).expect("the kubeconfig can be copied");
     // A role binding of somebody else has the name of ours before the namespace is adopted.
     world.kubectl(&["create", "namespace", "lab-a"]);
     let theirs =
@@ -513,7 +513,7 @@ fn a_foreign_object_in_one_adopted_namespace_delays_no_certificate_and_no_other_
 
     let target =
         Target { kind: AccountKind::User, name: "ada".to_owned(), reason: Some("stolen".to_owned()), ticket: None };
-    world.order(&OrderRequest::Revoke(target)).expect("revoked");
+    world.order(&OrderRequest::Revoke(target)).expect("the order is accepted");
     let replaced = poll(DEADLINE, || {
         world.cycle();
         may(&world, "ada", "create", "lab-b")

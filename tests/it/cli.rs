@@ -163,19 +163,19 @@ fn a_reload_is_refused_if_a_key_differs_that_only_a_restart_applies() {
     let site = Site::new();
     let daemon = site.daemon();
     let file = site.path("bursar.toml");
-    let right = std::fs::read_to_string(&file).expect("a configuration");
+    let right = std::fs::read_to_string(&file).expect("the site has a configuration");
     let elsewhere = |name: &str| right.replace(&format!("{name}\""), &format!("{name}-2\""));
     let status = || {
         let mut command = Command::new("curl");
         command.args(["-s", "--unix-socket"]).arg(site.path("control.sock")).arg("http://bursard/v1/status");
-        text(&command.output().expect("curl"))
+        text(&command.output().expect("curl is installed"))
     };
     for (key, other) in [
         ("state_dir", elsewhere("/state")),
         ("control.socket", elsewhere("/control.sock")),
         ("metrics.listen", format!("{right}[metrics]\nlisten = \"127.0.0.1:0\"\n")),
     ] {
-        std::fs::write(&file, other.replace("site = \"cli\"", "site = \"other\"")).expect("written");
+        std::fs::write(&file, other.replace("site = \"cli\"", "site = \"other\"")).expect("the folder is writable");
         daemon.signal(Signal::HUP);
         let refused = format!("{key}: cannot change while bursard runs");
         daemon.wait_until(&refused, DEADLINE, || {
@@ -184,7 +184,7 @@ fn a_reload_is_refused_if_a_key_differs_that_only_a_restart_applies() {
         let status = status();
         assert!(status.contains("\"site\":\"cli\"") && status.contains("systemctl restart bursard"), "{status}");
     }
-    std::fs::write(&file, right.replace("site = \"cli\"", "site = \"other\"")).expect("written");
+    std::fs::write(&file, right.replace("site = \"cli\"", "site = \"other\"")).expect("the folder is writable");
     daemon.signal(Signal::HUP);
     daemon.wait_until("the other site", DEADLINE, || status().contains("\"site\":\"other\""));
 }
@@ -480,7 +480,7 @@ fn completions_and_manual_pages_are_generated() {
         head.args(["-c", "set -o pipefail; \"$@\" | head -n 1", "head"]).arg(env!("CARGO_BIN_EXE_bursar"));
         let said = text(&head.args(arguments.split(' ')).output().expect("bash is installed"));
         assert!(!said.contains("Broken pipe"), "{said}");
-        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has /dev/full");
         let failed = site.command(arguments).stdout(full).output().expect("bursar is built");
         assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
     }
@@ -511,7 +511,8 @@ fn check_as_root_finds_what_user_bursar_cannot_read() {
     let users = std::fs::read_to_string("/etc/passwd").expect("the file is readable");
     let users: String = users.split_inclusive('\n').filter(|line| !line.starts_with("bursar:")).collect();
     std::fs::write(site.path("without"), &users).expect("the folder is writable");
-    std::fs::write(site.path("with"), format!("{users}bursar:x:61997:61997::/:/bin/false\n")).expect("written");
+    std::fs::write(site.path("with"), format!("{users}bursar:x:61997:61997::/:/bin/false\n"))
+        .expect("the folder is writable");
     let check = |users: &str, exit: i32| {
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""]);

@@ -426,7 +426,7 @@ impl Site {
         self.tell_all(&mut cells, |cell| [ends(&cell.event), ends(&cell.state)].concat());
         let undisturbed = |event: &str| {
             let found = cells.iter().find(|cell| cell.state.name == "none" && cell.event.name == event);
-            found.expect("a state of nothing").namespace.clone()
+            found.expect("a cell without a state has this event").namespace.clone()
         };
         wait_for("each cell has the result of its event alone", DEADLINE, || {
             self.ahead.fetch_add(1, Ordering::Relaxed);

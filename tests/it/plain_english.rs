@@ -23,8 +23,8 @@ const HEAD: (&str, &str) = ("Of", "begins a sentence without its subject; begin 
 fn files(root: &Path) -> Vec<PathBuf> {
     let (mut folders, mut found) = (vec![root.to_owned()], Vec::new());
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
+        for entry in fs::read_dir(&folder).expect("the folder is readable") {
+            let path = entry.expect("the folder is readable").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if name.starts_with('.') || name == "target" {
                 continue;
@@ -209,7 +209,7 @@ fn comments_and_documents_are_in_plain_english() {
     assert!(files.len() > 500, "only {} files are found", files.len());
     let mut wrong = Vec::new();
     for path in files {
-        let name = path.strip_prefix(root).expect("beneath the root").display();
+        let name = path.strip_prefix(root).expect("every file is below the root").display();
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         if path.ends_with(file!()) {
             // Its tests quote what the checker finds.

@@ -601,15 +601,15 @@ async fn issue_for(
     (account, kind_group, namespace): (&str, &str, Option<&str>),
     generation: u64,
 ) -> Result<Vec<u8>, SigningError> {
-    let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("a client");
+    let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("the kubeconfig is valid");
     let server = ApiServer::new(name(), client, Arc::default());
     server.let_approve(false);
-    let key = NewKey::generate().expect("a key");
+    let key = NewKey::generate().expect("a key can be generated");
     let group = format!("bursar:{account}#{generation}");
-    let id = format!("id-{}", account.rsplit(':').next().expect("a name"));
+    let id = format!("id-{}", account.rsplit(':').next().expect("the account has a name"));
     let names =
         Names { common_name: account, organizations: [Some(kind_group), Some(&group)], serial_number: Some(&id) };
-    let request = key.request(names).expect("a request");
+    let request = key.request(names).expect("a key signs its own request");
     let lifetime = Duration::from_hours(24);
     let unsigned = Unsigned { holder: &id, account, request: &request, lifetime, namespace, record: None };
     sign(&server, unsigned).await

@@ -397,7 +397,8 @@ async fn a_ledger_that_records_nothing_stops_the_execution() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_down_has_no_inventory_and_reports_why() {
     let uri = format!("https://127.0.0.1:{}", bursar_testkit::ports::free_port());
-    let client = connect(kube::Config::new(uri.parse().expect("the URL is valid"))).expect("a client");
+    let client =
+        connect(kube::Config::new(uri.parse().expect("the URL is valid"))).expect("the TLS settings are valid");
     let watch = ClusterWatch::start(&client, cluster(), managed_kinds(), Arc::default());
     let error = watch.wait_until_ready(Duration::from_secs(2)).await.expect_err("no server listens");
     assert!(error.to_string().contains("refused"), "{error}");

@@ -69,7 +69,7 @@ fn make_homes(folder: &Path, count: usize) -> Vec<PathBuf> {
 #[tokio::test]
 #[ignore = "is started by daemon_killed_while_it_delivers"]
 async fn deliverer() {
-    let folder = PathBuf::from(std::env::var_os(DELIVERER).expect("a folder"));
+    let folder = PathBuf::from(std::env::var_os(DELIVERER).expect("the test sets this variable"));
     let homes = homes_of(&folder);
     for version in 1..200 {
         cycle(&folder.join("homed.sock"), &homes, &version.to_string(), &mut BTreeSet::new()).await;

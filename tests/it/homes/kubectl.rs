@@ -157,7 +157,7 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     let names = entries("1").names();
     homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect("no lock is needed for that");
     // A credential must not be issued for a file that cannot be written afterwards.
-    let tried = homed.ask(&target, test_delivery()).await.expect_err("locked");
+    let tried = homed.ask(&target, test_delivery()).await.expect_err("the file is locked");
     assert_eq!(tried.reason(), "in-use", "{tried}");
     let began = Instant::now();
     let remover = std::thread::spawn({
@@ -233,7 +233,7 @@ async fn the_lock_of_a_killed_worker_is_removed_by_the_next_request() {
         }
         let lock = kube.join("config.lock");
         make_file(&lock, UID, content);
-        fs::set_permissions(&lock, PermissionsExt::from_mode(0o400)).expect("as ours are");
+        fs::set_permissions(&lock, PermissionsExt::from_mode(0o400)).expect("tests run as root, who may change modes");
         let asked =
             homed.ask(&target, Work::Inspect { names: entries("1").names() }).await.expect("homed accepts the request");
         assert!(matches!(asked, Answer::Inspected(_)));
@@ -285,16 +285,16 @@ async fn the_test_of_a_delivery_refuses_a_file_that_is_touched_again_and_again()
         let (done, config) = (done.clone(), config.clone());
         move || {
             while !done.load(Ordering::Relaxed) {
-                let file = fs::File::open(&config).expect("opens");
-                file.set_modified(SystemTime::now()).expect("touched");
+                let file = fs::File::open(&config).expect("the file exists");
+                file.set_modified(SystemTime::now()).expect("the file is writable");
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
     });
     let tried = homed.ask(&target, test_delivery()).await;
     done.store(true, Ordering::Relaxed);
-    toucher.join().expect("ended");
-    assert_eq!(tried.expect_err("touched").reason(), "in-use");
+    toucher.join().expect("the thread does not panic");
+    assert_eq!(tried.expect_err("the file changes all the time").reason(), "in-use");
     homed.ask(&target, test_delivery()).await.expect("nobody touches it");
     assert_eq!(names_in(&target.home.join(".kube")), ["config"]);
 }
@@ -408,7 +408,7 @@ async fn a_home_is_missing_only_if_its_file_system_is_mounted() {
     // Exports are often mounted on folders beneath the prefix.
     for home in ["b/bob", "c/carl"] {
         let (reason, remedy) = without(home, None).await;
-        let folder = prefix.join(home.split_once('/').expect("a folder").0);
+        let folder = prefix.join(home.split_once('/').expect("the home is in a folder").0);
         let folder = folder.to_str().expect("the path is UTF-8");
         assert!(reason == "missing-prefix" && remedy.contains(folder), "{reason}: {remedy}");
     }

@@ -174,7 +174,7 @@ fn a_profile_is_bound_to_its_owner_within_a_second_and_repaired() {
     assert!(poll(DEADLINE, || ours(&world, "lab-d") == ["bursar"]), "{:?}", ours(&world, "lab-d"));
     assert!(
         may(&world, "boole", "create", "lab-c"),
-        "two people have the address now, and boole keeps what it gave before"
+        "boole keeps the namespace although two people now have the address"
     );
     let namespaces = world.kubectl(&["get", "namespaces", "-o", "name"]);
     assert!((b'a'..=b'e').all(|letter| namespaces.contains(&format!("lab-{}", char::from(letter)))), "{namespaces}");

@@ -379,7 +379,7 @@ fn orders_work_while_the_configuration_file_has_errors() {
     assert!(said.contains("differs from the configuration in force, and has errors"), "{said}");
     std::fs::write(site.path("bursar.toml"), "").expect("the folder is writable");
     let mut named = site.command("release user alice");
-    ended(named.env("BURSAR_CONTROL__SOCKET", site.path("control.sock")), 0, "the socket by the environment");
+    ended(named.env("BURSAR_CONTROL__SOCKET", site.path("control.sock")), 0, "the environment names the socket");
     daemon.signal(Signal::TERM);
     assert!(daemon.wait(DEADLINE).success(), "{}", daemon.log_end());
     site.configure("[lifecycl]\n");
@@ -461,7 +461,7 @@ fn with_a_daemon_commands_ask_the_daemon() {
     daemon.signal(Signal::TERM);
     assert!(daemon.wait(DEADLINE).success(), "{}", daemon.log_end());
     let mut stranger = site.command("sync --once");
-    ended(stranger.uid(STRANGER).gid(STRANGER), 69, "a stranger without a daemon");
+    ended(stranger.uid(STRANGER).gid(STRANGER), 69, "a stranger needs the daemon");
 }
 
 #[test]
@@ -500,7 +500,7 @@ fn without_a_daemon_the_ledger_shows_people_their_own_account() {
         let said = site.run(command, 77);
         assert!(said.contains("this account cannot be shown"), "root has no account: {said}");
         let mut stranger = site.command(command);
-        ended(stranger.uid(STRANGER).gid(STRANGER), 69, "who may not read the ledger needs the daemon");
+        ended(stranger.uid(STRANGER).gid(STRANGER), 69, "a person who may not read the ledger needs the daemon");
     }
 }
 

@@ -77,7 +77,7 @@ fn compare(world: &mut World, round: u32) -> [f64; 2] {
         assert!(report.changed >= u64::from(TOOLS) && report.failing.is_empty(), "{report:#?}");
         took
     });
-    wait_for("the audit log", Duration::from_secs(10), || {
+    wait_for("the audit log has the requests", Duration::from_secs(10), || {
         (requests(mark).values().sum::<usize>() > 1000).then_some(())
     });
     let asked = requests(mark);
@@ -151,7 +151,8 @@ fn requests(mark: u64) -> BTreeMap<String, usize> {
     verbs
 }
 
-/// For example `t0zq007`. All names of a round have the same length, and no other word contains the prefix.
+/// Returns the name of a tool, for example `t0zq007`. All names of a round have the same length, and no other word
+/// contains the prefix.
 fn tool_name(round: u32, number: u32) -> String {
     format!("{}{number:03}", prefix("t", round))
 }

@@ -1,5 +1,5 @@
-//! Measures a cycle in which nothing changed, stage by stage, at 1,000 and 10,000 tenants. Not included are the read of
-//! the directory (`benches/directory.rs`) and the watches, which send no requests. Run `make bench`.
+//! Measures a cycle in which nothing changed, stage by stage, at 1,000 and 10,000 tenants. The read of the directory
+//! (`benches/directory.rs`) and the watches, which send no requests, are not included. Run `make bench`.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 

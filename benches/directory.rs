@@ -1,5 +1,5 @@
-//! Compares two full reads of 20,000 entries from a real slapd over TLS: Bursar's, which checks the entries and
-//! resolves memberships, and one by `ldapsearch` with the same pages, filters and attributes, whose output is
+//! Compares full reads of several sites from a real slapd over TLS: those of Bursar, which checks the entries and
+//! resolves memberships, and those of `ldapsearch` with the same pages, filters and attributes, whose output is
 //! discarded. Run `make bench`.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]

@@ -3,9 +3,9 @@
 //! process as in homed, and shows the maximum for deliveries by separate processes. Run `cargo bench --bench homes` as
 //! root.
 //!
-//! With `BURSAR_TEST_HOMES=ASKED:PLANTED`, the homes are elsewhere. ASKED is their folder for homed, for example an NFS
-//! mount whose server squashes root. PLANTED is the same folder as root sees it on the server, where they are created:
-//! `tests/nfs.sh bench`.
+//! With `BURSAR_TEST_HOMES=ASKED:PLANTED`, the homes are elsewhere. ASKED is the folder in which homed finds them, for
+//! example an NFS mount whose server squashes root. PLANTED is the same folder as root sees it on the server, where
+//! they are created: `tests/nfs.sh bench`.
 
 #![expect(clippy::disallowed_methods, reason = "measures real files and a real program")]
 
@@ -65,7 +65,7 @@ fn entries(run: usize) -> KubeconfigEntries {
     }
 }
 
-/// The minimum of a delivery: a new file of the same size, synced, replaces the old one.
+/// Does the minimum of a delivery: writes and syncs a new file of the same size, and replaces the old file by it.
 fn bare(home: &Path, content: &[u8]) {
     let kube = home.join(".kube");
     let (temporary, config) = (kube.join(".new"), kube.join("config"));

@@ -31,7 +31,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use world::World;
 
-/// Removals of each kind, idle and under load.
+/// The number of removals of each kind, both idle and under load.
 const REMOVALS: u32 = 100;
 const DEADLINE: Duration = Duration::from_mins(2);
 /// The interval between two requests with the old certificate.

@@ -3,7 +3,7 @@
 //! tenants: `cargo bench --bench scale -- 3500 10000`.
 //!
 //! Each figure comes from a separate process, as for a daemon: one process creates the site, and another starts with
-//! its ledger.
+//! the ledger of that site.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
@@ -118,7 +118,7 @@ async fn start(folder: &Path, tenants: u32) {
         println!("the same, {what}, CPU ms\t{:.1}", used.iter().sum::<f64>() / f64::from(CYCLES) * 1e3);
     }
     drop(directory);
-    // The allocator returns memory that was freed some time ago when it gets another request.
+    // The allocator gives freed memory back to the system some time later, at its next request.
     tokio::time::sleep(Duration::from_secs(12)).await;
     cycle(None);
     tokio::time::sleep(Duration::from_secs(2)).await;

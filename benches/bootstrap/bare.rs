@@ -122,7 +122,7 @@ async fn watch(client: Client, waiters: Waiters, listed: oneshot::Sender<()>) {
 }
 
 fn tell(waiter: oneshot::Sender<()>) {
-    // Fails if no task waits any more.
+    // The send fails if the task no longer waits.
     let _ = waiter.send(());
 }
 

@@ -140,7 +140,7 @@ fn a_profile_is_bound_to_its_owner_within_a_second_and_repaired() {
     };
     assert!(poll(DEADLINE, back), "{:?}", ours(&world, "lab-a"));
 
-    // A new owner is annotated: the access of the former one is removed first.
+    // The annotation names a new owner: the access of the former owner is removed first.
     world.kubectl(&["annotate", "namespace", "lab-a", "owner=user:boole", "--overwrite"]);
     assert!(poll(DEADLINE, || may(&world, "boole", "create", "lab-a")), "{:?}", ours(&world, "lab-a"));
     assert!(!may(&world, "ada", "get", "lab-a"));
@@ -405,7 +405,7 @@ fn a_pod_security_level_is_set_only_if_there_is_none() {
     let history = world.rows("SELECT detail FROM history WHERE action = 'pod security level set'");
     assert_eq!(history.len(), 2, "{history:?}");
 
-    // A level that the namespace's maker sets stays, and a weaker one is reported.
+    // A level that the creator of the namespace sets stays, and a weaker level is reported.
     let set = |world: &World, name: &str, to: &str| {
         world.kubectl(&["label", "namespace", name, &format!("{ENFORCE}{to}"), "--overwrite"]);
     };
@@ -431,7 +431,7 @@ fn a_pod_security_level_is_set_only_if_there_is_none() {
         (level(&world, "lab-new"), level(&world, "lab-old")),
         ("privileged".to_owned(), "restricted".to_owned())
     );
-    // A maker that applies the whole namespace takes over the label. If the value is the same, this needs no force.
+    // A creator that applies the whole namespace takes over the label. If the value is the same, this needs no force.
     let whole = |value: &str| {
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
             "name": "lab-third", "annotations": {"owner": "ada"},

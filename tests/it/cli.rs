@@ -141,8 +141,8 @@ fn a_plan_compares_another_configuration_with_the_one_in_force() {
     std::fs::write(&file, format!("{other}[lifecycl]\n")).expect("the folder is writable");
     assert!(plan("", 78).contains("did you mean lifecycle?"));
 
-    // The daemon reads the files that a configuration names with its own rights, so only administrators may have a
-    // configuration planned.
+    // The daemon reads, with its own rights, the files that a configuration names. So only administrators may request a
+    // plan for another configuration.
     std::fs::write(&file, &other).expect("the folder is writable");
     let answer = stranger_asks(&site, &file);
     assert!(answer.contains("reading needs group bursar"), "{answer}");

@@ -326,7 +326,7 @@ fn a_cluster_removed_from_the_configuration_is_left_unchanged_and_its_contexts_a
     };
     let (before, mark) = (stands(), other.audit_mark());
 
-    // The administrator knows that the cluster is gone, and removes its class of people too.
+    // The administrator knows that the cluster is gone, and removes the cluster's class of people too.
     let at = whole.find("\n[cluster.other]").expect("the configuration has this cluster");
     fs::write(world.config(), &whole[..at]).expect("the folder is writable");
     world.configure("[\"test\", \"other\"]", "[\"test\"]");

@@ -331,7 +331,7 @@ impl Site {
     }
 
     /// Returns the violations of the promises about access, by cell. Cells in `waits` are left out: they may violate
-    /// them for now.
+    /// the promises for now.
     fn wrong(&self, cells: &[Cell], waits: &BTreeSet<(String, String)>) -> Vec<String> {
         let mut wrong = Vec::new();
         let granted = self.granted_wrongly();
@@ -349,8 +349,8 @@ impl Site {
                 }
             };
             let lost = cell.had_access && present < self.answering().len();
-            // A home that cannot be written gets no replacement, and a binding that a finalizer keeps is remade only
-            // when it is gone.
+            // A home that cannot be written gets no replacement, and a binding that a finalizer keeps is made again
+            // only when the old one is gone.
             let has_replacement = !begins_with(&cell.state, "break") && !begins_with(&cell.state, "finalizer");
             let why = match cell.event.meaning {
                 Meaning::Takes if present + old > 0 => "its kubeconfigs still give access",

@@ -227,7 +227,8 @@ fn a_daemon_killed_again_and_again_during_a_bootstrap_ends_where_an_undisturbed_
     for number in 0..TOOLS {
         world.tool(&format!("t{number}"), 61_500 + number, &[]);
     }
-    // An undisturbed bootstrap takes about two seconds; the kills fall all over it, and the last ones into its end.
+    // An undisturbed bootstrap takes about two seconds. The kills are spread over this time, and the last ones come
+    // near its end.
     for milliseconds in [300, 500, 600, 700, 800, 900, 1000, 1100, 1300, 1600] {
         let daemon = Daemon::start(&world);
         let _ = bursar_testkit::ready::poll(Duration::from_millis(milliseconds), || false);

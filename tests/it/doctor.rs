@@ -25,8 +25,8 @@ fn run(world: &World, around: &[&str], json: bool) -> Output {
 }
 
 /// Returns what the doctor finds wrong (subject, text, remedy) and its exit code. Two findings are left out because
-/// most tests have them: no daemon runs, and no webhook is installed. Policies of `init` are left out too, because
-/// worlds that share a cluster make them for each other.
+/// most tests have them: no daemon runs, and no webhook is installed. Policies from an older configuration are left out
+/// too, because worlds that share a cluster replace each other's policies.
 pub fn wrong(world: &World, around: &[&str]) -> (Vec<(String, String, String)>, Option<i32>) {
     let output = run(world, around, true);
     let said = String::from_utf8_lossy(&output.stderr);

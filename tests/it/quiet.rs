@@ -146,7 +146,7 @@ fn a_cycle_with_nothing_to_do_sends_no_request_and_writes_only_its_own_row() {
     let reads = ["get", "list", "watch"];
     // The daemon shows its certificate to each endpoint with a SelfSubjectReview, which is a POST but writes nothing.
     let writes = requests.iter().filter(|request| !reads.contains(&request.verb.as_str()));
-    // It also tests with dry runs whether its admission policy refuses them.
+    // The daemon also sends dry runs, to test whether its admission policy refuses them.
     let writes = writes.filter(|request| !is_probe(request));
     let writes: Vec<&Request> = writes.filter(|request| !request.uri.contains("/selfsubjectreviews")).collect();
     assert!(writes.is_empty(), "{writes:#?}");
@@ -318,7 +318,7 @@ fn workloads() -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-/// Deletes everything that was made for tenants as an administrator, first objects and then a namespace, and waits
+/// As an administrator, deletes everything that was made for tenants, first objects and then a namespace, and waits
 /// until it is restored.
 fn repaired(world: &mut World) {
     let namespace = world.namespace("foo");
@@ -429,7 +429,7 @@ fn pruned(world: &mut World) {
     assert_eq!(world.kubectl(&["get", "persistentvolume", "-o", "name"]), "");
 }
 
-/// Disables a tool. Its suspension ends at once (`retention = "0s"`), so it is archived and deleted.
+/// Disables a tool. Its retention is over at once (`retention = "0s"`), so it is archived and deleted.
 fn archived_and_deleted(world: &mut World) {
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "bar")));
     wait_for("the tool's namespace is deleted", DEADLINE, || {

@@ -89,7 +89,7 @@ fn a_deleted_namespace_is_created_again_with_everything_in_it() {
     world.cycle();
     let namespace = world.namespace("foo");
     world.kubectl(&["delete", "namespace", &namespace]);
-    // The watches of its kinds report the deletions one after another.
+    // The watches report the deletions of the different kinds one after another.
     wait_for("foo works and has its claim again", DEADLINE, || {
         let report = world.cycle();
         assert_eq!(report.failing.len(), 0, "{report:#?}");

@@ -161,7 +161,7 @@ fn a_rolled_back_ledger_writes_nothing_until_takeover_learns_what_it_forgot() {
     });
 }
 
-/// Since the snapshot, nothing else has raised a generation.
+/// The removal of the member is the only change since the snapshot that raised the mark.
 #[test]
 fn a_ledger_that_forgot_only_a_removed_member_is_noticed() {
     let servers = own_servers(&ControlPlaneOptions::default());
@@ -318,7 +318,8 @@ fn mark_of_the_future(world: &World, more: u64) -> String {
     json!({"data": mark.signed(&cluster, &sealer)}).to_string()
 }
 
-/// A snapshot of a virtual machine restores the running daemon with its memory. From its view, the cluster changes.
+/// A snapshot of a virtual machine restores the running daemon with its memory. To the daemon, it looks as if the
+/// cluster had changed.
 #[test]
 fn a_running_daemon_that_was_rolled_back_with_its_memory_stops() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "memory", "");

@@ -277,7 +277,7 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     let listed = world.rows("SELECT host FROM expiring_certificates");
     assert_eq!(listed.len(), 1, "{listed:?}");
     works(&world, &folder(&world, "ce1", "foo").join("config"));
-    // Other tests in this cluster use two hosts.
+    // Restores the second host, which other tests in this cluster use.
     world.configure("hosts = [\"ce1\"]", "hosts = [\"ce1\", \"ce2\"]");
 }
 

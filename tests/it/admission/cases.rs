@@ -113,7 +113,7 @@ fn cases(part: &str) -> BTreeMap<String, Vec<(String, Case)>> {
 /// Seals the tenants' namespaces, and then changes them as `identity` says.
 fn become_identity(site: &Site, sender: &Sender, identity: &str, level: &str) {
     let state = if identity == "suspended" { TenantState::Suspended } else { TenantState::Active };
-    // Foo is written last, so that a webhook that knows it knows the others too.
+    // Foo is written last, so that a webhook that knows foo knows the others too.
     for (account, namespace, uid, gid, groups) in [
         ("user:alice", "user-alice", 20001, 500, &[][..]),
         ("user:bob", "trial-bob", 20002, 500, &[]),

@@ -649,7 +649,7 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
         assert!(THREATS.contains(attack), "docs/threat-model.md does not list this attack: {attack}");
     }
 
-    // A binding of the daemon's whose label somebody removed, in a namespace that is no longer adopted.
+    // The daemon made this binding. Then somebody removed its label, and the namespace is no longer adopted.
     assert!(THREATS.contains("empties a binding in a namespace of others, without a subject in it"));
     for arguments in [
         patched("foreign", "bursar-left", &emptied()),

@@ -54,7 +54,7 @@ async fn new_objects_are_created_and_their_watch_events_are_not_drift() {
     for key in &keys {
         assert!(world.is_settled(key), "{key:?} right after the write");
     }
-    // New objects are created without a read before.
+    // New objects are created without a prior read.
     let asked = asked_by_all(&Servers::shared().cluster, mark);
     let ours = asked.iter().filter(|request| format!("{request:?}").contains("execute-new"));
     let ours: Vec<_> = ours.filter(|request| request.user == "admin" && request.verb != "watch").collect();

@@ -43,7 +43,7 @@ for program in bursar bursard bursar-homed bursar-webhook; do
     "$work/rpmroot/usr/bin/$program" --version >/dev/null || fail "$program of the rpm does not run"
 done
 
-# --- both contain the same ---------------------------------------------------------------------------------------------
+# --- both contain the same --------------------------------------------------------------------------------------------
 # The distributions differ in the folders of shell completions, and in whether manual pages are gzipped.
 names() { grep -v -e '/$' -e zsh -e copyright | sed -e 's/\.gz$//' | sort; }
 dpkg-deb --fsys-tarfile "$deb" | tar -t | sed 's/^\.//' | names >"$work/deb.names"

@@ -10,15 +10,16 @@ export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 8 ? 3 * $$(nproc) : 24
 .PHONY: test bench soak demo servers packages cluster domain keycloak new-kind build demo-build deny release deb rpm image image-test packages-test
 .DEFAULT_GOAL := test
 
-# All checks for each change. The control plane (Go) and the crates are built in parallel, because both have long steps
-# that use only one core.
+# Runs every check that a change must pass. The control plane (Go) and the crates are built in parallel, because both
+# have long steps that use only one core.
 test:
 	@$(MAKE) --no-print-directory -j2 servers domain keycloak build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --workspace
 
-# Measures the figures of docs/performance.md. Takes minutes, and checks nothing. Ratios compare results of one run.
+# Measures the figures of docs/performance.md. Takes minutes, and checks nothing. Each ratio compares two results of the
+# same run.
 bench:
 	@$(MAKE) --no-print-directory servers
 	$(CARGO) build --locked --profile bench -p bursar-homed -p bursar-webhook
@@ -71,8 +72,8 @@ build:
 demo-build:
 	@$(CARGO) build --locked -p bursar -p bursar-homed -p bursar-webhook --bins --example demo
 
-# Checks by deny.toml that there is one TLS stack, that all licenses are allowed, and that all crates come from the
-# registry.
+# Checks, as deny.toml says, that there is one TLS stack, that all licenses are allowed, and that all crates come from
+# the registry.
 deny:
 	@packaging/tool.sh cargo-deny
 	$(CARGO) deny --locked check bans licenses sources
@@ -105,6 +106,6 @@ packages-test: deb rpm servers
 image:
 	@packaging/image.sh
 
-# Builds the image twice, compares the digests, and runs it without Kubernetes.
+# Builds the image twice, compares the digests, and runs the image without Kubernetes.
 image-test:
 	tests/image.sh

@@ -1,6 +1,6 @@
-//! Measures the webhook's throughput against a TLS server of the same stack that reads each review and answers a
-//! constant; its memory with 10,000 namespaces; and how much time it adds to the creation of a pod. Run `make bench`;
-//! it needs `taskset` from util-linux.
+//! Measures the webhook's throughput, compared with a server with the same TLS and HTTP code that reads each review and
+//! always gives the same answer; the webhook's memory with 10,000 namespaces; and how much time the webhook adds to the
+//! creation of a pod. Run `make bench`, which needs `taskset` from util-linux.
 //!
 //! The reviews are recorded from the API server. Each server runs on one core, and the load on the other.
 
@@ -45,7 +45,7 @@ fn main() {
     if let [_, constant, port, dir, record] = arguments.as_slice()
         && constant == "constant"
     {
-        return constant::serve(port.parse().expect("a port"), Path::new(dir), Path::new(record));
+        return constant::serve(port.parse().expect("the port is a number"), Path::new(dir), Path::new(record));
     }
     let mut site = Site::alone();
     on_core(1, std::process::id());
@@ -60,14 +60,14 @@ fn main() {
 
 fn on_core(core: u32, process: u32) {
     let pinned = Command::new("taskset").args(["-a", "-c", "-p", &core.to_string(), &process.to_string()]).output();
-    assert!(pinned.expect("taskset").status.success(), "no core {core}");
+    assert!(pinned.expect("taskset is installed").status.success(), "no core {core}");
 }
 
-/// Starts a server that answers a constant, with the webhook's certificate. The server writes each review that it
-/// receives to folder `record`, unless that is empty.
+/// Starts a server with the webhook's certificate that always gives the same answer. The server writes each review that
+/// it receives to folder `record`, unless `record` is empty.
 fn constant(site: &Site, record: &Path) -> (Process, u16) {
     let port = free_port();
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    let mut command = Command::new(std::env::current_exe().expect("the program knows its own path"));
     command.arg("constant").arg(port.to_string()).arg(site.dir()).arg(record);
     let server = Process::start("constant", &command, &site.log().with_extension("constant"));
     server.wait_until("a port", DEADLINE, || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
@@ -77,7 +77,7 @@ fn constant(site: &Site, record: &Path) -> (Process, u16) {
 /// Records the reviews that the API server sends to a webhook for some ordinary objects.
 fn record(site: &Site) -> Vec<Vec<u8>> {
     let folder = site.dir().with_file_name("recorded");
-    fs::create_dir_all(&folder).expect("a folder");
+    fs::create_dir_all(&folder).expect("the parent folder is writable");
     let (_server, port) = constant(site, &folder);
     let bundle = [
         "get",
@@ -105,8 +105,9 @@ fn record(site: &Site) -> Vec<Vec<u8>> {
             let made = site.tool("foo", &["create", "--dry-run=server", "-f", "-"], &object.to_string());
             assert!(made.status.success(), "{}", site::said(&made));
         }
-        let files =
-            fs::read_dir(&folder).expect("a folder").map(|entry| fs::read(entry.expect("it").path()).expect("a body"));
+        let files = fs::read_dir(&folder)
+            .expect("the folder is readable")
+            .map(|entry| fs::read(entry.expect("the folder is readable").path()).expect("the file is readable"));
         let files: Vec<Vec<u8>> = files.collect();
         (files.len() >= objects.len()).then_some(files)
     });
@@ -153,7 +154,7 @@ fn latency(site: &Site, recorded: &[Vec<u8>]) {
     let times = Load::new(site, site.port).steady(recorded);
     let counts: Vec<(f64, f64)> =
         histogram(site).into_iter().zip(before).map(|((limit, after), (_, before))| (limit, after - before)).collect();
-    let all = counts.last().expect("buckets").1;
+    let all = counts.last().expect("the histogram has buckets").1;
     let within =
         |part: f64| counts.iter().find(|(_, count)| *count >= all * part).map_or(f64::INFINITY, |(limit, _)| *limit);
     println!(
@@ -181,17 +182,17 @@ fn pods(site: &Site) {
     let runtime = site::runtime();
     let (mut with, mut without) = (Vec::new(), Vec::new());
     runtime.block_on(async {
-        let client = bursar::bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("a client");
+        let client = bursar::bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("the kubeconfig is valid");
         let parameters = PostParams { dry_run: true, ..PostParams::default() };
         for round in 0..PODS * 2 {
             let (namespace, times) = if round % 2 == 0 { ("tool-foo", &mut with) } else { ("free", &mut without) };
-            let mut pod: Pod = serde_json::from_value(site::pod_in(namespace, "bench")).expect("a pod");
-            pod.spec.as_mut().expect("a spec").automount_service_account_token = Some(false);
+            let mut pod: Pod = serde_json::from_value(site::pod_in(namespace, "bench")).expect("the manifest is a pod");
+            pod.spec.as_mut().expect("the pod has a spec").automount_service_account_token = Some(false);
             let api = Api::<Pod>::namespaced(client.clone(), namespace);
             // The default service account is created shortly after the namespace.
             while round == 1 && api.create(&parameters, &pod).await.is_err() {}
             let began = Instant::now();
-            api.create(&parameters, &pod).await.expect("created");
+            api.create(&parameters, &pod).await.expect("the API server accepts the pod");
             times.push(began.elapsed());
         }
     });
@@ -199,11 +200,11 @@ fn pods(site: &Site) {
     println!("a pod's creation: {with:.2} ms with the webhook (asked twice), {without:.2} ms without");
 }
 
-/// Measures the memory with a full index: after watching the creation of all namespaces, and after listing them at a
-/// start.
+/// Measures the webhook's memory with all namespaces in the index: after it watched their creation, and after a restart
+/// that listed them.
 fn memory(site: &mut Site) {
     site::runtime().block_on(async {
-        let client = bursar::bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("a client");
+        let client = bursar::bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("the kubeconfig is valid");
         let api = Api::<Namespace>::all(client);
         let (sealer, parameters) = (site.sealer(), PostParams::default());
         let make = async |number: u32| {
@@ -213,15 +214,15 @@ fn memory(site: &mut Site) {
             let identity = site::identity(&name, &account, (uid, uid, &[50_000, 50_001]), TenantState::Active);
             let manifest = json!({"metadata": {"name": name, "labels": {"bursar.dev/class": "tool"},
                 "annotations": annotate(&identity, &sealer)}});
-            let namespace: Namespace = serde_json::from_value(manifest).expect("a namespace");
-            api.create(&parameters, &namespace).await.expect("created");
+            let namespace: Namespace = serde_json::from_value(manifest).expect("the manifest is a namespace");
+            api.create(&parameters, &namespace).await.expect("the API server accepts the namespace");
         };
         futures::stream::iter((0..NAMESPACES).map(make)).buffer_unordered(16).collect::<Vec<()>>().await;
     });
     let full = |site: &Site| {
         let known = || site.metric("bursar_webhook_index_namespaces").filter(|count| *count >= f64::from(NAMESPACES));
         wait_for("all namespaces in the index", DEADLINE, known);
-        let status = fs::read_to_string(format!("/proc/{}/status", site.webhook().id())).expect("a status");
+        let status = fs::read_to_string(format!("/proc/{}/status", site.webhook().id())).expect("the webhook runs");
         let fields = status.lines().filter(|line| line.starts_with("VmRSS") || line.starts_with("VmHWM"));
         fields.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(", ")
     };

@@ -23,7 +23,7 @@ use bursar_testkit::sample;
 use bursar_testkit::slapd::SlapdOptions;
 use world::World;
 
-/// Certificates of each run. There are more than the signer's burst.
+/// The number of certificates in each run, which is more than the signer's burst.
 const TOOLS: u32 = 300;
 
 fn main() {

@@ -77,7 +77,7 @@ fn compare(world: &mut World, round: u32) -> [f64; 2] {
         assert!(report.changed >= u64::from(TOOLS) && report.failing.is_empty(), "{report:#?}");
         took
     });
-    wait_for("the audit log", Duration::from_secs(10), || {
+    wait_for("the audit log has the requests", Duration::from_secs(10), || {
         (requests(mark).values().sum::<usize>() > 1000).then_some(())
     });
     let asked = requests(mark);
@@ -92,7 +92,7 @@ fn compare(world: &mut World, round: u32) -> [f64; 2] {
         .map(|(nth, (how, width))| {
             let renamed = rename(&manifests, round, nth);
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-            let runtime = runtime.expect("a runtime");
+            let runtime = runtime.expect("the system allows a runtime");
             let what = match how {
                 How::Post => format!("bare loop, {width} at a time"),
                 How::Apply => format!("bare loop that applies, {width} at a time"),
@@ -151,7 +151,8 @@ fn requests(mark: u64) -> BTreeMap<String, usize> {
     verbs
 }
 
-/// For example `t0zq007`. All names of a round have the same length, and no other word contains the prefix.
+/// Returns the name of a tool, for example `t0zq007`. All names of a round have the same length, and no other word
+/// contains the prefix.
 fn tool_name(round: u32, number: u32) -> String {
     format!("{}{number:03}", prefix("t", round))
 }
@@ -164,9 +165,11 @@ fn add_tools(world: &World, round: u32) {
     let tools = (0..TOOLS).map(|number| {
         let (name, uid) = (tool_name(round, number), 70_000 + round * TOOLS + number);
         let home = world.home(&name);
-        fs::create_dir_all(&home).expect("a home");
-        std::os::unix::fs::chown(&home, Some(uid), Some(uid)).expect("its owner");
-        fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).expect("its mode");
+        fs::create_dir_all(&home).expect("the parent folder is writable");
+        std::os::unix::fs::chown(&home, Some(uid), Some(uid))
+            .expect("the benchmark runs as root, who may change owners");
+        fs::set_permissions(&home, fs::Permissions::from_mode(0o700))
+            .expect("the benchmark runs as root, who may change modes");
         tool_ldif(&world.base, &name, uid, &[])
     });
     world.add(&tools.collect::<String>());
@@ -174,13 +177,14 @@ fn add_tools(world: &World, round: u32) {
 
 /// Returns the manifests that the daemon applied, by tool, in the order in which it applied them.
 fn manifests(world: &World, round: u32) -> Vec<Vec<Value>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
     let ledger = runtime.block_on(async {
-        let mut ledger = ReadStore::open(&world.state_dir().join("ledger.db")).await.expect("a ledger");
-        ledger.state().await.expect("its state")
+        let mut ledger = ReadStore::open(&world.state_dir().join("ledger.db")).await.expect("the ledger can be opened");
+        ledger.state().await.expect("the ledger can be loaded")
     });
-    let seal = fs::read(world.state_dir().join("seal.key")).expect("the seal's key");
-    let sealer = Sealer::from_seed(&seal).expect("a key");
+    let seal = fs::read(world.state_dir().join("seal.key")).expect("the seal key is readable");
+    let sealer = Sealer::from_seed(&seal).expect("the seal key is valid");
     let desired = derive(&ledger, &world.settings().policy, &sealer, bursar::daemon::now());
     let of_round = desired.accounts.values().filter(|account| account.account.name.starts_with(&prefix("t", round)));
     let mut tools = Vec::new();
@@ -188,7 +192,10 @@ fn manifests(world: &World, round: u32) -> Vec<Vec<Value>> {
         let mut objects: Vec<_> = account.clusters.values().flat_map(|tenant| &tenant.objects).collect();
         objects.sort_by_key(|(key, _)| key.kind.stage());
         tools.push(
-            objects.into_iter().map(|(_, object)| object.manifest.as_ref().expect("derived once").value()).collect(),
+            objects
+                .into_iter()
+                .map(|(_, object)| object.manifest.as_ref().expect("every object has a manifest").value())
+                .collect(),
         );
     }
     assert_eq!(tools.len(), TOOLS as usize);
@@ -200,7 +207,7 @@ fn rename(manifests: &[Vec<Value>], round: u32, nth: usize) -> Vec<Vec<Value>> {
     let kind = ["b", "c", "d", "e", "f", "g"][nth];
     let renamed = |manifest: &Value| {
         let text = manifest.to_string().replace(&prefix("t", round), &prefix(kind, round));
-        serde_json::from_str(&text).expect("it was JSON")
+        serde_json::from_str(&text).expect("a manifest stays JSON when names are replaced")
     };
     manifests.iter().map(|objects| objects.iter().map(renamed).collect()).collect()
 }

@@ -29,7 +29,7 @@ use kube::{Api, Client, Config};
 use world::World;
 
 const CHANGES: u32 = 200;
-/// Tools that exist before the measurement.
+/// The number of tools that exist before the measurement.
 const BEFORE: u32 = 50;
 const DEADLINE: Duration = Duration::from_mins(2);
 /// The interval between two checks of the home.
@@ -49,7 +49,8 @@ fn main() {
     wait_for("bursard is told of changes", DEADLINE, || {
         daemon.log_end().contains("the server pushes changes").then_some(())
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
     let mut times: Vec<Duration> = (0..CHANGES).map(|number| change(&world, &runtime, number)).collect();
     times.sort();
     let at = |share: usize| figures::milliseconds(times[times.len() * share / 100]);
@@ -79,10 +80,12 @@ fn change(world: &World, runtime: &tokio::runtime::Runtime, number: u32) -> Dura
 
 /// Sends requests with the file until the API server grants one.
 async fn works(kubeconfig: &Path) {
-    let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a context");
+    let file = Kubeconfig::read_from(kubeconfig).expect("the kubeconfig is readable");
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .expect("the kubeconfig has a context");
     let namespace = config.default_namespace.clone();
-    let client = Client::try_from(config).expect("a client");
+    let client = Client::try_from(config).expect("the kubeconfig is valid");
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
     let end = Instant::now() + DEADLINE;
     while let Err(error) = pods.list(&ListParams::default()).await {

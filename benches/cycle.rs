@@ -1,5 +1,5 @@
-//! Measures a cycle in which nothing changed, stage by stage, at 1,000 and 10,000 tenants. Not included are the read of
-//! the directory (`benches/directory.rs`) and the watches, which send no requests. Run `make bench`.
+//! Measures a cycle in which nothing changed, stage by stage, at 1,000 and 10,000 tenants. The read of the directory
+//! (`benches/directory.rs`) and the watches, which send no requests, are not included. Run `make bench`.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
@@ -23,7 +23,7 @@ const ROUNDS: usize = 9;
 fn main() {
     let folder = Folder::create("bench-cycle");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = runtime.expect("the system allows a runtime");
     let few = runtime.block_on(measure(&folder.path().join("1000"), 1_000));
     let many = runtime.block_on(measure(&folder.path().join("10000"), 10_000));
     println!("\nNo-op cycle, median of {ROUNDS} runs, ms");
@@ -68,7 +68,7 @@ async fn measure(folder: &Path, tenants: u32) -> Figures {
     let (close, open) = site.reopened(folder).await;
     stages.push(("ledger: close", close));
     stages.push(("ledger: open, check and load", open));
-    let megabytes = fs::metadata(folder.join(FILE)).expect("the ledger").len() / 1_000_000;
+    let megabytes = fs::metadata(folder.join(FILE)).expect("the ledger exists").len() / 1_000_000;
     let content = format!("{tenants} tenants: {accounts} accounts, {objects} objects, ledger of {megabytes} MB");
     Figures { stages, content }
 }

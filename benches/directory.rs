@@ -1,5 +1,5 @@
-//! Compares two full reads of 20,000 entries from a real slapd over TLS: Bursar's, which checks the entries and
-//! resolves memberships, and one by `ldapsearch` with the same pages, filters and attributes, whose output is
+//! Compares full reads of several sites from a real slapd over TLS: those of Bursar, which checks the entries and
+//! resolves memberships, and those of `ldapsearch` with the same pages, filters and attributes, whose output is
 //! discarded. Run `make bench`.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
@@ -90,12 +90,12 @@ fn measure(what: &str, ldif: String, change: impl FnOnce(&mut SourceConfig)) {
     let slapd = Slapd::start(&SlapdOptions { bulk_load, ..SlapdOptions::default() });
     let ca = slapd.ca_pem.as_path();
     let settings = settings(folder.path(), (&slapd.ldaps_url, ca), ("https://k8s.example.org:6443", ca));
-    let mut source = settings.sources().expect("a password").remove(0);
+    let mut source = settings.sources().expect("the password is readable").remove(0);
     source.sentinels.clear();
     change(&mut source);
     let searches = searches(&slapd, &source);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = runtime.expect("the system allows a runtime");
     let sources = [source];
     forget_peak_memory();
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
@@ -154,7 +154,7 @@ fn searches(slapd: &Slapd, source: &SourceConfig) -> Vec<Vec<String>> {
 }
 
 fn ldapsearch(arguments: &[String], slapd: &Slapd) {
-    let null = fs::File::create("/dev/null").expect("the null device");
+    let null = fs::File::create("/dev/null").expect("Linux has /dev/null");
     let status = Command::new("ldapsearch")
         .env("LDAPTLS_CACERT", &slapd.ca_pem)
         .args(arguments)

@@ -3,9 +3,9 @@
 //! process as in homed, and shows the maximum for deliveries by separate processes. Run `cargo bench --bench homes` as
 //! root.
 //!
-//! With `BURSAR_TEST_HOMES=ASKED:PLANTED`, the homes are elsewhere. ASKED is their folder for homed, for example an NFS
-//! mount whose server squashes root. PLANTED is the same folder as root sees it on the server, where they are created:
-//! `tests/nfs.sh bench`.
+//! With `BURSAR_TEST_HOMES=ASKED:PLANTED`, the homes are elsewhere. ASKED is the folder in which homed finds them, for
+//! example an NFS mount whose server squashes root. PLANTED is the same folder as root sees it on the server, where
+//! they are created: `tests/nfs.sh bench`.
 
 #![expect(clippy::disallowed_methods, reason = "measures real files and a real program")]
 
@@ -38,8 +38,9 @@ const AT_A_TIME: usize = 8;
 const RUNS: usize = 3;
 
 fn entries(run: usize) -> KubeconfigEntries {
-    let key = rcgen::KeyPair::generate().expect("a key");
-    let certificate = rcgen::CertificateParams::default().self_signed(&key).expect("a certificate").pem();
+    let key = rcgen::KeyPair::generate().expect("a key can be generated");
+    let certificate =
+        rcgen::CertificateParams::default().self_signed(&key).expect("a key signs its own certificate").pem();
     KubeconfigEntries {
         clusters: vec![ClusterEntry {
             name: "prod".to_owned(),
@@ -64,41 +65,41 @@ fn entries(run: usize) -> KubeconfigEntries {
     }
 }
 
-/// The minimum of a delivery: a new file of the same size, synced, replaces the old one.
+/// Does the minimum of a delivery: writes and syncs a new file of the same size, and replaces the old file by it.
 fn bare(home: &Path, content: &[u8]) {
     let kube = home.join(".kube");
     let (temporary, config) = (kube.join(".new"), kube.join("config"));
-    let mut file = File::create(&temporary).expect("a file");
-    file.write_all(content).expect("written");
-    file.sync_all().expect("synced");
-    fs::rename(&temporary, &config).expect("renamed");
-    File::open(&kube).and_then(|kube| kube.sync_all()).expect("synced");
+    let mut file = File::create(&temporary).expect("the folder is writable");
+    file.write_all(content).expect("the disk has space");
+    file.sync_all().expect("the disk works");
+    fs::rename(&temporary, &config).expect("the folder is writable");
+    File::open(&kube).and_then(|kube| kube.sync_all()).expect("the disk works");
 }
 
 /// Runs a bare loop in a separate process. It reads the content from standard input and prints the rate.
 fn bare_loop(which: &str, folder: &Path, content: &[u8]) -> f64 {
-    let mut child = Command::new(std::env::current_exe().expect("this program"))
+    let mut child = Command::new(std::env::current_exe().expect("the program knows its own path"))
         .arg(which)
         .arg(folder)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("started");
-    child.stdin.take().expect("piped").write_all(content).expect("handed over");
-    let said = child.wait_with_output().expect("ended");
-    String::from_utf8_lossy(&said.stdout).trim().parse().expect("a rate")
+        .expect("the program can be started again");
+    child.stdin.take().expect("the child has a pipe").write_all(content).expect("the child reads its input");
+    let said = child.wait_with_output().expect("the child can be waited for");
+    String::from_utf8_lossy(&said.stdout).trim().parse().expect("the child prints a number")
 }
 
 fn become_user() {
     let (user, group) = (Uid::from_raw(UID), Gid::from_raw(UID));
-    set_thread_groups(&[]).expect("no groups");
-    set_thread_res_gid(group, group, group).expect("its group");
-    set_thread_res_uid(user, user, user).expect("the user");
+    set_thread_groups(&[]).expect("the loop starts as root, who may change groups");
+    set_thread_res_gid(group, group, group).expect("the loop starts as root, who may change groups");
+    set_thread_res_uid(user, user, user).expect("the loop starts as root, who may change users");
 }
 
 fn content() -> Vec<u8> {
     let mut content = Vec::new();
-    std::io::stdin().read_to_end(&mut content).expect("content");
+    std::io::stdin().read_to_end(&mut content).expect("the input is readable");
     content
 }
 
@@ -123,7 +124,7 @@ fn be_bare_processes(folder: &Path) {
     let began = Instant::now();
     for (number, home) in homes.iter().enumerate() {
         if number >= AT_A_TIME {
-            wait(WaitOptions::empty()).expect("one has ended");
+            wait(WaitOptions::empty()).expect("a child process runs");
         }
         if is_child() {
             become_user();
@@ -138,7 +139,7 @@ fn be_bare_processes(folder: &Path) {
 #[expect(unsafe_code, reason = "fork(2) has no safe form")]
 fn is_child() -> bool {
     // SAFETY: this process has one thread.
-    unsafe { nix::unistd::fork() }.expect("a process").is_child()
+    unsafe { nix::unistd::fork() }.expect("the system allows another process").is_child()
 }
 
 fn rate(began: Instant) -> f64 {
@@ -152,7 +153,7 @@ async fn deliveries(client: &HomedClient, homes: &[PathBuf], run: usize) -> f64 
     let began = Instant::now();
     let delivered = futures::stream::iter(homes).map(async |home| {
         let work = Work::WriteKubeconfig { entries: entries.clone(), replace_unparsable: false };
-        client.call(&Request::new(HomeTarget::new(home, UID, UID), work)).await.expect("delivered");
+        client.call(&Request::new(HomeTarget::new(home, UID, UID), work)).await.expect("homed accepts the request");
     });
     delivered.buffer_unordered(AT_A_TIME).collect::<()>().await;
     rate(began)
@@ -165,10 +166,10 @@ fn homes_in(folder: &Path) -> Vec<PathBuf> {
 fn main() {
     let mut arguments = std::env::args_os().skip(1);
     match (arguments.next(), arguments.next()) {
-        // Before the process starts another thread.
+        // These two run before the process starts another thread, because a process with several threads must not fork.
         (Some(first), Some(folder)) if first == BARE => be_bare(Path::new(&folder)),
         (Some(first), Some(folder)) if first == BARE_PROCESSES => be_bare_processes(Path::new(&folder)),
-        _ => tokio::runtime::Runtime::new().expect("a runtime").block_on(measure()),
+        _ => tokio::runtime::Runtime::new().expect("the system allows a runtime").block_on(measure()),
     }
 }
 
@@ -180,18 +181,19 @@ async fn measure() {
             (asked.into(), planted.into())
         }
     };
-    let planted = tempfile::tempdir_in(planted).expect("a folder");
-    fs::set_permissions(planted.path(), fs::Permissions::from_mode(0o755)).expect("mode");
+    let planted = tempfile::tempdir_in(planted).expect("the system allows a temporary folder");
+    fs::set_permissions(planted.path(), fs::Permissions::from_mode(0o755))
+        .expect("the benchmark runs as root, who may change modes");
     for home in ["homes", "plain"].iter().flat_map(|folder| homes_in(&planted.path().join(folder))) {
-        fs::create_dir_all(home.join(".kube")).expect("a home");
+        fs::create_dir_all(home.join(".kube")).expect("the parent folder is writable");
         for path in [home.join(".kube"), home] {
-            chown(&path, Some(UID), Some(UID)).expect("owner");
+            chown(&path, Some(UID), Some(UID)).expect("the benchmark runs as root, who may change owners");
         }
     }
-    let asked = asked.join(planted.path().file_name().expect("a name"));
+    let asked = asked.join(planted.path().file_name().expect("the path has a name"));
     let (homes, plain) = (homes_in(&asked.join("homes")), asked.join("plain"));
 
-    let runtime = tempfile::tempdir().expect("a folder");
+    let runtime = tempfile::tempdir().expect("the system allows a temporary folder");
     let socket = runtime.path().join("homed.sock");
     let mut server = Command::new(program("bursar-homed"))
         .arg("--socket")
@@ -201,13 +203,13 @@ async fn measure() {
         .args(["--client-user", "0"])
         .stderr(Stdio::null())
         .spawn()
-        .expect("bursar-homed");
+        .expect("bursar-homed is built");
     while UnixStream::connect(&socket).is_err() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let client = HomedClient::new(&socket, Duration::from_secs(30));
     deliveries(&client, &homes, 0).await;
-    let content = fs::read(planted.path().join("homes/h0/.kube/config")).expect("delivered");
+    let content = fs::read(planted.path().join("homes/h0/.kube/config")).expect("the kubeconfig is delivered");
     bare_loop(BARE, &plain, &content);
 
     let (mut best, mut ceiling, mut processes) = (0.0_f64, 0.0_f64, 0.0_f64);
@@ -217,8 +219,8 @@ async fn measure() {
         best = best.max(deliveries(&client, &homes, run).await);
     }
     let large = large(&client, &homes[0], &planted.path().join("homes/h0/.kube/config")).await;
-    server.kill().expect("ended");
-    server.wait().expect("ended");
+    server.kill().expect("the process can be killed");
+    server.wait().expect("the process can be waited for");
     println!(
         "deliveries: {best:.0}/s; bare create-fsync-rename: {ceiling:.0}/s; ratio {:.2} (goal 0.7); the same by a process for \
          each file: {processes:.0}/s, {:.2} of the bare loop",
@@ -234,7 +236,7 @@ async fn large(client: &HomedClient, home: &Path, config: &Path) -> Duration {
     let entry = |number: usize| format!("- name: c{number:05}\n  context:\n    cluster: c{number:05}\n    user: me\n");
     let entries_of_a_mebibyte = (1024 * 1024 - 16 * 1024) / entry(0).len();
     let text = format!("contexts:\n{}", (0..entries_of_a_mebibyte).map(entry).collect::<String>());
-    fs::write(config, text).expect("written");
+    fs::write(config, text).expect("the home is writable");
     let mut best = Duration::MAX;
     for run in 0..2 * RUNS {
         let entries = entries(run);
@@ -242,7 +244,7 @@ async fn large(client: &HomedClient, home: &Path, config: &Path) -> Duration {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let began = Instant::now();
         let work = Work::WriteKubeconfig { entries, replace_unparsable: false };
-        client.call(&Request::new(HomeTarget::new(home, UID, UID), work)).await.expect("delivered");
+        client.call(&Request::new(HomeTarget::new(home, UID, UID), work)).await.expect("homed accepts the request");
         best = best.min(began.elapsed());
     }
     best

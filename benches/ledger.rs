@@ -35,7 +35,7 @@ fn main() {
     let folder = Folder::create("bench-ledger");
     let folder = folder.path();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = runtime.expect("the system allows a runtime");
     runtime.block_on(cycles(folder));
     programs(folder);
     println!("{}", peak_memory());
@@ -61,7 +61,7 @@ async fn cycles(folder: &Path) {
     let after = cycle(&mut site).await;
     println!("no-op cycle: {:.1} ms before, {:.1} ms after", milliseconds(before), milliseconds(after));
     let (_, open) = site.reopened(folder).await;
-    let megabytes = fs::metadata(folder.join(FILE)).expect("the ledger").len() / 1_000_000;
+    let megabytes = fs::metadata(folder.join(FILE)).expect("the ledger exists").len() / 1_000_000;
     println!("open, check and load: {:.0} ms; ledger of {megabytes} MB", milliseconds(open));
 }
 
@@ -102,7 +102,7 @@ async fn fortnight(site: &mut Site, round: u32) {
             changes.push(Change::Account(Box::new(tool)));
         }
     }
-    site.store.write(&site.lock, &changes, &events, site.now).await.expect("written");
+    site.store.write(&site.lock, &changes, &events, site.now).await.expect("the ledger can be written");
 }
 
 /// Makes the ledger agree with the directory and the homes, so that the next cycle has nothing to do.
@@ -118,7 +118,7 @@ async fn as_in_the_directory(site: &mut Site) {
         Change::Delivery(key.clone(), Some(delivery))
     });
     let changes: Vec<Change> = members.chain(deliveries).collect();
-    site.store.write(&site.lock, &changes, &[], site.now).await.expect("written");
+    site.store.write(&site.lock, &changes, &[], site.now).await.expect("the ledger can be written");
 }
 
 fn event(tool: &Account, action: &str, detail: Value) -> Event {
@@ -134,8 +134,8 @@ fn event(tool: &Account, action: &str, detail: Value) -> Event {
     }
 }
 
-/// Measures an administrator's commands. For comparison with commands that read the whole file, plain programs read or
-/// copy it.
+/// Measures an administrator's commands. For comparison with commands that read or copy the whole file, `sha256sum` and
+/// `cp` are measured too.
 fn programs(folder: &Path) {
     let ledger = folder.join(FILE).display().to_string();
     let copy = folder.join("copy.db").display().to_string();
@@ -169,10 +169,11 @@ fn timed(folder: &Path, command: &str) -> Duration {
     // A backup does not replace a file.
     let _ = fs::remove_file(folder.join("copy.db"));
     let mut shell = Command::new("bash");
-    let programs = Path::new(env!("CARGO_BIN_EXE_bursar")).parent().expect("a folder").display().to_string();
+    let programs =
+        Path::new(env!("CARGO_BIN_EXE_bursar")).parent().expect("the path has a parent").display().to_string();
     let path = format!("{programs}:{}", std::env::var("PATH").unwrap_or_default());
     shell.args(["-c", command]).env("PATH", path).stdout(Stdio::null());
     let began = Instant::now();
-    assert!(shell.status().expect("bash").success(), "{command}");
+    assert!(shell.status().expect("bash is installed").success(), "{command}");
     began.elapsed()
 }

@@ -31,7 +31,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use world::World;
 
-/// Removals of each kind, idle and under load.
+/// The number of removals of each kind, both idle and under load.
 const REMOVALS: u32 = 100;
 const DEADLINE: Duration = Duration::from_mins(2);
 /// The interval between two requests with the old certificate.
@@ -54,8 +54,11 @@ fn main() {
     wait_for("bursard is told of changes", DEADLINE, || {
         daemon.log_end().contains("the server pushes changes").then_some(())
     });
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("the system allows a runtime");
     let mut numbers = 0..tools;
     let mut measure = |what: &str| {
         for (name, begin) in [("disabled in LDAP", disable as Begin), ("bursar revoke", revoke as Begin)] {
@@ -68,7 +71,7 @@ fn main() {
     let failing = tools / 10;
     for number in tools - failing..tools {
         let home = world.home(&format!("tool{number}"));
-        chown(home, Some(1), Some(1)).expect("given away");
+        chown(home, Some(1), Some(1)).expect("the benchmark runs as root, who may change owners");
     }
     let all: Vec<String> = (tools - failing..tools).map(|number| format!("tool{number}")).collect();
     for tool in &all {
@@ -99,7 +102,7 @@ impl Starts for World {
     fn bursar_starts(&self, arguments: &[&str]) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
         command.arg("--config").arg(self.config()).args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().expect("bursar");
+        let mut child = command.spawn().expect("bursar is built");
         std::thread::spawn(move || child.wait());
     }
 }
@@ -118,10 +121,12 @@ fn add(world: &World, prefix: &str, first_uid: u32, count: u32) {
 fn removal(world: &World, runtime: &tokio::runtime::Runtime, tool: &str, start: Begin) -> Duration {
     let old = copy(world, tool);
     runtime.block_on(async {
-        let file = Kubeconfig::read_from(&old).expect("a kubeconfig");
-        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a context");
+        let file = Kubeconfig::read_from(&old).expect("the kubeconfig is readable");
+        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+            .await
+            .expect("the kubeconfig has a context");
         let namespace = config.default_namespace.clone();
-        let pods: Api<Pod> = Api::namespaced(Client::try_from(config).expect("a client"), &namespace);
+        let pods: Api<Pod> = Api::namespaced(Client::try_from(config).expect("the kubeconfig is valid"), &namespace);
         pods.list(&ListParams::default()).await.expect("the old certificate is accepted");
         let began = Instant::now();
         start(world, tool);

@@ -1,9 +1,9 @@
-//! Measures memory and CPU time of the daemon's process by number of tenants, without any server. Directory and cluster
-//! are made up; ledger and stages are real. Run `cargo bench --bench scale`, or with numbers of tenants: `cargo bench
-//! --bench scale -- 3500 10000`.
+//! Measures memory and CPU time of the daemon's process by number of tenants, without any server. The directory and the
+//! cluster are simulated; the ledger and the stages are real. Run `cargo bench --bench scale`, or with numbers of
+//! tenants: `cargo bench --bench scale -- 3500 10000`.
 //!
 //! Each figure comes from a separate process, as for a daemon: one process creates the site, and another starts with
-//! its ledger.
+//! the ledger of that site.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
@@ -38,11 +38,18 @@ const CYCLES: u32 = 9;
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("the system allows a runtime");
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["make", folder, tenants] => runtime.block_on(make(Path::new(folder), tenants.parse().expect("a number"))),
-        ["start", folder, tenants] => runtime.block_on(start(Path::new(folder), tenants.parse().expect("a number"))),
+        ["make", folder, tenants] => {
+            runtime.block_on(make(Path::new(folder), tenants.parse().expect("the argument is a number")))
+        }
+        ["start", folder, tenants] => {
+            runtime.block_on(start(Path::new(folder), tenants.parse().expect("the argument is a number")))
+        }
         sizes => table(if sizes.is_empty() { &SIZES } else { sizes }),
     }
 }
@@ -53,11 +60,11 @@ fn table(sizes: &[&str]) {
     for size in sizes {
         let place = folder.path().join(size);
         for step in ["make", "start"] {
-            let mut command = Command::new(env::current_exe().expect("this program"));
+            let mut command = Command::new(env::current_exe().expect("the program knows its own path"));
             let output = command.args([step, &place.display().to_string(), size]).output().expect("the step runs");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             for line in String::from_utf8_lossy(&output.stdout).lines() {
-                let (what, figure) = line.split_once('\t').expect("a name and a figure");
+                let (what, figure) = line.split_once('\t').expect("a line has a name and a figure");
                 match lines.iter_mut().find(|(known, _)| known == what) {
                     Some((_, figures)) => figures.push(figure.to_owned()),
                     None => lines.push((what.to_owned(), vec![figure.to_owned()])),
@@ -77,21 +84,21 @@ async fn make(folder: &Path, tenants: u32) {
     let objects = site.store.state().objects.len();
     println!("objects\t{objects}");
     println!("peak memory of the cycle that makes all, MiB\t{}", memory("VmHWM"));
-    site.store.close().await.expect("closed");
-    println!("ledger, MB\t{}", fs::metadata(folder.join(FILE)).expect("the ledger").len() / 1_000_000);
+    site.store.close().await.expect("the ledger closes");
+    println!("ledger, MB\t{}", fs::metadata(folder.join(FILE)).expect("the ledger exists").len() / 1_000_000);
 }
 
 /// Starts with the ledger of an existing site, and runs cycles in which nothing changed.
 async fn start(folder: &Path, tenants: u32) {
     let began = (Instant::now(), own_cpu());
-    let (store, lock) = Store::open(folder).await.expect("a ledger");
+    let (store, lock) = Store::open(folder).await.expect("the ledger can be opened");
     println!("memory with the ledger alone, MiB\t{}", memory("VmRSS"));
     let inventory = shown(store.state());
     println!("start: ledger opened, made-up cluster listed, ms\t{:.0}", milliseconds(began.0.elapsed()));
     let policy = site::policy(folder);
     let sealer = Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed");
     let directory = site::directory(tenants);
-    let now = "2026-11-21T06:00:00Z".parse().expect("a time");
+    let now = "2026-11-21T06:00:00Z".parse().expect("the time is valid");
     let mut planner = Planner::default();
     let mut cycle = |heard: Option<&DirectorySnapshot>| {
         let before = (own_cpu(), Instant::now());
@@ -111,7 +118,7 @@ async fn start(folder: &Path, tenants: u32) {
         println!("the same, {what}, CPU ms\t{:.1}", used.iter().sum::<f64>() / f64::from(CYCLES) * 1e3);
     }
     drop(directory);
-    // The allocator returns memory that was freed some time ago when it gets another request.
+    // The allocator gives freed memory back to the system some time later, at its next request.
     tokio::time::sleep(Duration::from_secs(12)).await;
     cycle(None);
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -133,7 +140,7 @@ fn shown(ledger: &LedgerState) -> Inventory {
 /// Returns the CPU time of this process so far, in seconds: the sum of its threads' nanoseconds (Linux,
 /// `Documentation/scheduler/sched-stats`).
 fn own_cpu() -> f64 {
-    let threads = fs::read_dir("/proc/self/task").expect("proc").flatten();
+    let threads = fs::read_dir("/proc/self/task").expect("Linux has /proc").flatten();
     let nanoseconds = threads.filter_map(|thread| {
         let stat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
         stat.split(' ').next()?.parse::<f64>().ok()
@@ -143,8 +150,9 @@ fn own_cpu() -> f64 {
 
 /// Returns a value of `/proc/self/status` in MiB.
 fn memory(name: &str) -> u64 {
-    let status = fs::read_to_string("/proc/self/status").expect("proc");
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("a figure");
-    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    let status = fs::read_to_string("/proc/self/status").expect("Linux has /proc");
+    let line =
+        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("the status has this line");
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("the value is a number");
     kilobytes / 1024
 }

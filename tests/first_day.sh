@@ -12,7 +12,7 @@ install -m 0600 "$site/ldap-ca.pem" "$site/ldap-password" "$system/root/"
 install -m 0755 "$site/kubectl" "$system/usr/local/bin/"
 install -D -m 0600 "$site/admin.kubeconfig" "$system/root/.kube/config"
 nsenter -t "$leader" -n -- ip address add 10.0.0.5/32 dev lo
-# Nobody has a home in /home yet; `doctor` must not be red for that.
+# Nobody has a home in /home yet; `doctor` must not report that as a problem.
 for tool in baz:52501 qux:52502 foo:52503 bar:52504 quux:52505 corge:52506; do
     within install -d -m 0700 -o "${tool#*:}" -g "${tool#*:}" "/data/project/${tool%:*}"
 done

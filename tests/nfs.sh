@@ -69,7 +69,7 @@ chown -R 52503:52503 "$work/export/full/foo" "$work/export/read-only/foo"
 dd if=/dev/zero of="$work/export/full/filler" bs=4k 2>/dev/null || true
 mkdir "$work/export/homes/gone"
 
-# Finds a free port, so that two runs at a time use different ones.
+# A random port, so that two runs at the same time use different ports.
 port=$((20000 + RANDOM % 10000))
 export_of() { # id path pseudo access squash
     echo "EXPORT { Export_Id = $1; Path = $2; Pseudo = $3; Access_Type = $4; Squash = $5; SecType = sys; FSAL { Name = VFS; } }"
@@ -104,7 +104,7 @@ for program in "$test_program" "$homed"; do
     strip --strip-debug "$root/$program"
     for library in $(ldd "$program" | grep -oE '/[^ ]+'); do put "$library"; done
 done
-# A statically linked kubectl, which another client runs during deliveries.
+# A statically linked kubectl, which a second NFS client runs during deliveries.
 cp "$(tests/cluster/build.sh)/kubectl" "$root/kubectl"
 number=100
 for module in virtio_pci virtio_net nfsv4; do

@@ -43,7 +43,7 @@ for program in bursar bursard bursar-homed bursar-webhook; do
     "$work/rpmroot/usr/bin/$program" --version >/dev/null || fail "$program of the rpm does not run"
 done
 
-# --- both bring the same ---------------------------------------------------------------------------------------------
+# --- both contain the same --------------------------------------------------------------------------------------------
 # The distributions differ in the folders of shell completions, and in whether manual pages are gzipped.
 names() { grep -v -e '/$' -e zsh -e copyright | sed -e 's/\.gz$//' | sort; }
 dpkg-deb --fsys-tarfile "$deb" | tar -t | sed 's/^\.//' | names >"$work/deb.names"
@@ -76,7 +76,7 @@ cp -a --reflink=auto "$cache/bookworm" "$system"
 cp "$deb" "$system/bursar.deb"
 
 say "booting"
-# In a mount namespace of its own, so that the mounts of nspawn stay in it.
+# nspawn runs in a mount namespace of its own, so that its mounts are not visible outside.
 unshare -m bash -c 'mount --make-rprivate / && exec systemd-nspawn --register=no --keep-unit -q -D "$1" --private-network --console=passive -b' \
     - "$system" </dev/null >"$work/console.log" 2>&1 &
 nspawn=$!
@@ -132,7 +132,7 @@ today() {
         cat "$work/output" >>"$work/today"
     done
 }
-# The exit codes of commands of the page that do not end with 0.
+# The exit codes of those commands of the page that do not end with 0.
 declare -A day_ends=()
 prints() { grep -qE -- "$1" "$work/today" || { cat "$work/today" >&2; fail "the first day: nothing printed like: $1"; }; }
 

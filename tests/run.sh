@@ -10,14 +10,14 @@ fi
 work=$(mktemp -d)
 grep -v '^bursar:' /etc/passwd >"$work/passwd"
 grep -v -e '^bursar:' -e '^bursar-admin:' /etc/group >"$work/group"
-# Other sources than files may know the user too: systemd, or a directory.
+# systemd or a directory may also know the user, so only files are read.
 printf '%s: files\n' passwd group >"$work/nsswitch.conf"
 grep -v -e '^passwd:' -e '^group:' -e '^initgroups:' /etc/nsswitch.conf >>"$work/nsswitch.conf" || true
 chmod 755 "$work" && chmod 644 "$work"/*
 # shellcheck disable=SC2016  # the inner shell expands this
 exec unshare --mount -- sh -c '
-    # The files are on a file system of their own: a test mounts over them, and nothing can be mounted over a removed
-    # file.
+    # These files are on a file system of their own, so that `rm` below does not remove them: a test mounts over them,
+    # and nothing can be mounted over a removed file.
     mkdir "$0/kept" && mount -t tmpfs -o mode=755 tmpfs "$0/kept"
     for file in passwd group nsswitch.conf; do
         cp -p "$0/$file" "$0/kept/$file"

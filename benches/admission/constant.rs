@@ -15,15 +15,16 @@ use tokio_rustls::TlsAcceptor;
 const ANSWER: &str =
     r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"0","allowed":true}}"#;
 
-/// Serves until the process is killed. Bodies are written to files in `record`, unless it is empty.
+/// Serves until the process is killed. Bodies are written to files in folder `record`, unless `record` is empty.
 pub fn serve(port: u16, dir: &Path, record: &Path) {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let files = Files::open(dir).expect("the webhook's files");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("the system allows a runtime");
+    let files = Files::open(dir).expect("the webhook's files are valid");
     let tls = TlsAcceptor::from(files.config());
     let record: Arc<PathBuf> = Arc::new(record.to_owned());
     runtime.block_on(async {
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.expect("the port");
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };
             let _ = stream.set_nodelay(true);
@@ -43,7 +44,7 @@ async fn answer(request: Request<Incoming>, record: Arc<PathBuf>) -> Result<Resp
     let body = request.into_body().collect().await?.to_bytes();
     if !record.as_os_str().is_empty() {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        std::fs::write(record.join(format!("{number}.json")), &body).expect("written");
+        std::fs::write(record.join(format!("{number}.json")), &body).expect("the folder is writable");
     }
     let mut response = Response::new(Full::new(Bytes::from_static(ANSWER.as_bytes())));
     response.headers_mut().insert("Content-Type", http::HeaderValue::from_static("application/json"));

@@ -29,18 +29,21 @@ impl Load {
     /// Connects to a server on loopback with the webhook's certificate.
     pub fn new(site: &Site, port: u16) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime = runtime.expect("a runtime");
+        let runtime = runtime.expect("the system allows a runtime");
         let authorities = site.dir().with_file_name("authorities.pem");
-        std::fs::write(&authorities, site.authorities()).expect("written");
+        std::fs::write(&authorities, site.authorities()).expect("the folder is writable");
         let mut tls = (*bursar_testkit::https::trusting(&authorities)).clone();
         tls.alpn_protocols = vec![b"h2".to_vec()];
         let send = runtime.block_on(async {
-            let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("a connection");
-            stream.set_nodelay(true).expect("no delay");
-            let name = ServerName::try_from("127.0.0.1").expect("an address");
-            let stream = tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, stream).await.expect("TLS");
+            let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("the server listens");
+            stream.set_nodelay(true).expect("a TCP socket has this option");
+            let name = ServerName::try_from("127.0.0.1").expect("the address is valid");
+            let stream = tokio_rustls::TlsConnector::from(Arc::new(tls))
+                .connect(name, stream)
+                .await
+                .expect("the server's certificate is trusted");
             let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-            let (send, connection) = shaken.expect("HTTP/2");
+            let (send, connection) = shaken.expect("the server speaks HTTP/2");
             tokio::spawn(connection);
             send
         });
@@ -73,8 +76,8 @@ impl Load {
         done / began.elapsed().as_secs_f64()
     }
 
-    /// Sends 2,000 reviews per second without waiting for answers. Returns the time of each from when it was due to its
-    /// answer.
+    /// Sends 2,000 reviews per second without waiting for answers. Returns for each review the time from the moment at
+    /// which it was due until its answer.
     pub fn steady(&self, recorded: &[Vec<u8>]) -> Vec<Duration> {
         let bodies: Vec<Bytes> = recorded.iter().map(|body| Bytes::from(body.clone())).collect();
         self.runtime.block_on(async {
@@ -93,7 +96,7 @@ impl Load {
                 }
             }
             let times = futures::future::join_all(open).await;
-            times.into_iter().map(|time| time.expect("answered")).collect()
+            times.into_iter().map(|time| time.expect("every review is answered")).collect()
         })
     }
 }
@@ -101,7 +104,7 @@ impl Load {
 async fn review(send: &mut SendRequest<Full<Bytes>>, url: &str, body: Bytes) {
     let request = http::Request::post(url).header("Content-Type", "application/json").body(Full::new(body));
     send.ready().await.expect("the connection holds");
-    let response = send.send_request(request.expect("a request")).await.expect("answered");
+    let response = send.send_request(request.expect("the request is valid")).await.expect("the server answers");
     assert_eq!(response.status(), 200);
     response.into_body().collect().await.expect("the whole answer");
 }

@@ -1,5 +1,5 @@
 //! The upper bound for a bootstrap: processes a given number of tenants at a time, each object with one POST and each
-//! certificate with its four requests. Nothing is read, recorded, checked or delivered. It uses the daemon's
+//! certificate with its four requests. Nothing is read, recorded, checked or delivered. The loop uses the daemon's
 //! credential, so that the API server's authorization and admission are the same.
 //!
 //! A POST is the cheapest write. Bursar writes by server-side apply, because only that records which fields are its
@@ -40,9 +40,9 @@ type Waiters = Arc<Mutex<BTreeMap<String, oneshot::Sender<()>>>>;
 
 /// Creates the objects of each tenant, namespace first, and a certificate for it. Returns the duration.
 pub async fn create(kubeconfig: &Path, tenants: Vec<Vec<Value>>, how: How, width: usize) -> Duration {
-    let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("the kubeconfig is readable");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    let client = connect(config.expect("a usable kubeconfig")).expect("a client");
+    let client = connect(config.expect("the kubeconfig is valid")).expect("the TLS settings are valid");
     let waiters = Waiters::default();
     let (listed, ready) = oneshot::channel();
     let watching = tokio::spawn(watch(client.clone(), Arc::clone(&waiters), listed));
@@ -59,7 +59,7 @@ pub async fn create(kubeconfig: &Path, tenants: Vec<Vec<Value>>, how: How, width
 async fn tenant(client: &Client, waiters: &Waiters, objects: &[Value], how: How) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     for object in objects {
-        let kind = everywhere(&ObjectKind::of_manifest(object)).expect("a kind of every cluster");
+        let kind = everywhere(&ObjectKind::of_manifest(object)).expect("every cluster has this kind");
         let metadata = &object["metadata"];
         let path = |name| kind.path(metadata["namespace"].as_str(), name);
         match how {
@@ -75,7 +75,7 @@ async fn tenant(client: &Client, waiters: &Waiters, objects: &[Value], how: How)
 
 async fn certificate(client: &Client, waiters: &Waiters, name: &str) {
     let account = format!("tool:{name}");
-    let key = NewKey::generate().expect("a key");
+    let key = NewKey::generate().expect("a key can be generated");
     let groups = [Some("bursar:tools"), Some("bursar:tool:bare#1")];
     let names = Names { common_name: &account, organizations: groups, serial_number: Some("bare") };
     let object = json!({
@@ -83,7 +83,7 @@ async fn certificate(client: &Client, waiters: &Waiters, name: &str) {
         "kind": "CertificateSigningRequest",
         "metadata": {"name": format!("bursar-{name}"), "labels": {MANAGED_BY: MANAGER}},
         "spec": {
-            "request": BASE64.encode(key.request(names).expect("a request")),
+            "request": BASE64.encode(key.request(names).expect("a key signs its own request")),
             "signerName": SIGNER,
             "expirationSeconds": 604_800,
             "usages": ["client auth", "digital signature"],
@@ -97,7 +97,10 @@ async fn certificate(client: &Client, waiters: &Waiters, name: &str) {
     send(client, Method::POST, REQUESTS, "application/json", &object).await;
     let path = format!("{REQUESTS}/bursar-{name}");
     send(client, Method::PATCH, &format!("{path}/approval"), "application/merge-patch+json", &approval).await;
-    tokio::time::timeout(Duration::from_mins(1), told).await.expect("a signer").expect("the watch lasts");
+    tokio::time::timeout(Duration::from_mins(1), told)
+        .await
+        .expect("the cluster signs within a minute")
+        .expect("the watch lasts");
     send(client, Method::DELETE, &path, "application/json", &json!({})).await;
 }
 
@@ -119,7 +122,7 @@ async fn watch(client: Client, waiters: Waiters, listed: oneshot::Sender<()>) {
 }
 
 fn tell(waiter: oneshot::Sender<()>) {
-    // Fails if no task waits any more.
+    // The send fails if the task no longer waits.
     let _ = waiter.send(());
 }
 
@@ -130,8 +133,8 @@ async fn send(client: &Client, method: Method, path: &str, content_type: &str, b
         .header(header::ACCEPT, "application/json")
         .header(header::CONTENT_TYPE, content_type)
         .body(Body::from(body.to_string().into_bytes()))
-        .expect("a request");
-    let response = client.send(request).await.expect("an answer");
+        .expect("the request is valid");
+    let response = client.send(request).await.expect("the API server answers");
     let status = response.status();
     let answer = response.into_body().collect_bytes().await.expect("the whole answer");
     assert!(status.is_success(), "{method} {path}: {status}: {}", String::from_utf8_lossy(&answer));

@@ -33,7 +33,7 @@ pub fn peak_memory() -> String {
 
 /// Resets [`peak_memory`] (proc(5), `clear_refs`).
 pub fn forget_peak_memory() {
-    // If this fails, the figure is too large. It is then the same as before.
+    // If this fails, the next figure includes the peak of earlier work.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -42,7 +42,7 @@ pub fn forget_peak_memory() {
 pub fn cpu() -> BTreeMap<String, f64> {
     let own = std::process::id().to_string();
     let mut used: BTreeMap<String, f64> = BTreeMap::new();
-    for process in fs::read_dir("/proc").expect("proc").flatten() {
+    for process in fs::read_dir("/proc").expect("Linux has /proc").flatten() {
         let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
         // The name may contain any character, so fields are counted from the last parenthesis.
         let Some((head, rest)) = stat.rsplit_once(") ") else { continue };
@@ -75,7 +75,7 @@ pub fn settings(folder: &Path, ldap: (&str, &Path), cluster: (&str, &Path)) -> S
         .replace("@K8S_URL@", cluster.0)
         .replace("@K8S_CA@", &cluster.1.display().to_string());
     let path = folder.join("bursar.toml");
-    fs::write(folder.join("ldap-password"), READER_PASSWORD).expect("the password's file");
-    fs::write(&path, text).expect("the configuration");
+    fs::write(folder.join("ldap-password"), READER_PASSWORD).expect("the folder is writable");
+    fs::write(&path, text).expect("the folder is writable");
     Settings::load_with(&path, &BTreeMap::new()).unwrap_or_else(|errors| panic!("{errors}"))
 }

@@ -1,6 +1,6 @@
-//! The input of a cycle without any server: policy, directory, cluster and ledger of a made-up site.
+//! The input of a cycle without any server: policy, directory, cluster and ledger of a simulated site.
 //!
-//! The stages themselves make the ledger: the first read of a made-up directory, its plan, and the records of an
+//! The stages themselves make the ledger: the first read of a simulated directory, its plan, and the records of an
 //! execution in which every action succeeded.
 
 #![allow(dead_code, reason = "each benchmark uses some of the items")]
@@ -31,7 +31,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::figures::settings;
 
-/// Accounts whose results are written in one transaction.
+/// The number of accounts whose results are written in one transaction.
 const AT_A_TIME: usize = 64;
 
 pub struct Site {
@@ -48,8 +48,8 @@ pub struct Site {
 impl Site {
     /// Creates a site in which all tenants are set up.
     pub async fn bootstrapped(folder: &Path, tenants: u32) -> Self {
-        fs::create_dir_all(folder).expect("a folder");
-        let (store, lock) = Store::open(folder).await.expect("a ledger");
+        fs::create_dir_all(folder).expect("the parent folder is writable");
+        let (store, lock) = Store::open(folder).await.expect("the ledger can be opened");
         let mut site = Self {
             policy: policy(folder),
             sealer: Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed"),
@@ -58,7 +58,7 @@ impl Site {
             lock,
             snapshot: directory(tenants),
             inventory: Inventory::default(),
-            now: "2026-11-21T06:00:00Z".parse().expect("a time"),
+            now: "2026-11-21T06:00:00Z".parse().expect("the time is valid"),
         };
         site.inventory.clusters.insert(cluster(), Arc::default());
         let inputs = Inputs {
@@ -77,7 +77,7 @@ impl Site {
         );
         drop(plan);
         for Writes { changes, events } in [seen, intended] {
-            site.store.write(&site.lock, &changes, &events, site.now).await.expect("written");
+            site.store.write(&site.lock, &changes, &events, site.now).await.expect("the ledger can be written");
         }
         let mut objects = ClusterInventory::default();
         for some in approved.accounts().chunks(AT_A_TIME) {
@@ -85,7 +85,7 @@ impl Site {
             for account in some {
                 account.steps().for_each(|step| changes.extend(site.done(account, step, &mut objects)));
             }
-            site.store.write(&site.lock, &changes, &[], site.now).await.expect("written");
+            site.store.write(&site.lock, &changes, &[], site.now).await.expect("the ledger can be written");
         }
         site.inventory.clusters.insert(cluster(), Arc::new(objects));
         // A new process derives everything once.
@@ -114,7 +114,7 @@ impl Site {
                 let certificate = Certificate {
                     fingerprint: format!("{generation:064x}").into(),
                     generation: *generation,
-                    subject: credential.proof.name().expect("a certificate's"),
+                    subject: credential.proof.name().expect("the credential is a certificate"),
                     not_before: self.now,
                     not_after: self.now + SignedDuration::from_hours(168),
                     renew_after: self.now + SignedDuration::from_hours(112),
@@ -146,7 +146,7 @@ impl Site {
         let seen = transition(self.store.state(), &self.snapshot, policy, now);
         timed("transition", began);
         let began = Instant::now();
-        self.store.write(&self.lock, &seen.changes, &seen.events, now).await.expect("written");
+        self.store.write(&self.lock, &seen.changes, &seen.events, now).await.expect("the ledger can be written");
         timed("ledger: write of what was seen (nothing)", began);
         let began = Instant::now();
         let desired = self.deriver.derive(self.store.state(), policy, &self.sealer, now);
@@ -162,7 +162,7 @@ impl Site {
         changes.extend(overcome(&planned, self.store.state(), &self.inventory, now));
         timed("intents", began);
         let began = Instant::now();
-        self.store.write(&self.lock, &changes, &events, now).await.expect("written");
+        self.store.write(&self.lock, &changes, &events, now).await.expect("the ledger can be written");
         timed("ledger: write of the intents (nothing)", began);
         let began = Instant::now();
         let report = report::cycle(Trigger::Schedule, (now, now), self.store.state(), &planned, &approved, &refusals);
@@ -173,11 +173,11 @@ impl Site {
             ended: report.ended,
             trigger: report.trigger.name().to_owned(),
             sources: self.store.state().sources.clone(),
-            report: serde_json::to_value(&report).expect("JSON"),
+            report: serde_json::to_value(&report).expect("the report has a JSON form"),
             shorter: None,
         };
         let began = Instant::now();
-        self.store.finish(&self.lock, end).await.expect("written");
+        self.store.finish(&self.lock, end).await.expect("the ledger can be written");
         timed("ledger: the cycle's own row, synced to disk", began);
         stages
     }
@@ -186,14 +186,14 @@ impl Site {
     pub async fn reopened(self, folder: &Path) -> (Duration, Duration) {
         let before = self.store.state().clone();
         let began = Instant::now();
-        self.store.close().await.expect("closed");
+        self.store.close().await.expect("the ledger closes");
         let close = began.elapsed();
         drop(self.lock);
         let began = Instant::now();
-        let (store, _lock) = Store::open(folder).await.expect("the ledger again");
+        let (store, _lock) = Store::open(folder).await.expect("the ledger can be opened again");
         let open = began.elapsed();
         assert!(*store.state() == before, "the ledger did not change");
-        store.close().await.expect("closed");
+        store.close().await.expect("the ledger closes");
         (close, open)
     }
 }
@@ -246,8 +246,8 @@ fn entry(kind: AccountKind, name: &str, number: u32, uid: u32) -> Entry {
     };
     Entry {
         posix: Some(PosixIdentity {
-            uid: Uid::try_from(i64::from(uid)).expect("in range"),
-            gid: Gid::try_from(i64::from(uid)).expect("in range"),
+            uid: Uid::try_from(i64::from(uid)).expect("the uid is in range"),
+            gid: Gid::try_from(i64::from(uid)).expect("the gid is in range"),
             groups: BTreeSet::new(),
         }),
         home: Some(format!("{home}/{name}").into()),

@@ -32,7 +32,7 @@ fi
 command -v go >/dev/null || { say "Go is needed to build the Kubernetes control plane, and there is no \`go\` in PATH"; exit 1; }
 
 # The binaries depend on the sources and their replace lines, the compiler, and the recipe below (increase its number
-# when the way of building changes).
+# when the build steps change).
 recipe=1
 key=$({ cat go.mod go.sum; go env GOVERSION GOARCH; echo "$recipe"; } | sha256sum | cut -c1-16)
 cache=${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/cluster
@@ -46,8 +46,8 @@ complete() {
     done
 }
 
-# Prints a line every 30 s while a build is quiet, to show that it does not hang. Its sleep is ended with it, because a
-# sleep that is left would keep the pipes open of the process that reads this script's output.
+# Prints a line every 30 s while a build is quiet, to show that it does not hang. When the build ends, the `sleep` must
+# end too: it would keep the pipe to the reader of this script's output open.
 heartbeat=
 start_heartbeat() {
     local what=$1 began=$SECONDS

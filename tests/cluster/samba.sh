@@ -11,7 +11,7 @@ set -euo pipefail
 say() { echo "samba: $*" >&2; }
 command -v samba-tool >/dev/null || { say "there is no samba-tool (\`make domain\` installs it)"; exit 1; }
 
-# The domain depends on Samba's version and the recipe below (increase its number when it changes).
+# The domain depends on Samba's version and the recipe below (increase the number when the recipe changes).
 recipe=1
 version=$(samba-tool --version)
 cache=${BURSAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/samba
@@ -27,7 +27,7 @@ if [ ! -e "$folder/made" ]; then
     new=$cache/.new
     rm -rf "$new" "$folder"
     mkdir "$new"
-    # Without a configuration of its own, it would use /etc/samba/smb.conf.
+    # Without this empty file, Samba's tools would use /etc/samba/smb.conf.
     printf '[global]\n' >"$new/empty.conf"
     # The domain has the SID of SSSD's documentation, so that the tests know which uids come from it.
     samba-tool domain provision -s "$new/empty.conf" --targetdir="$new/dc" --server-role=dc --use-rfc2307 \

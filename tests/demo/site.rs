@@ -26,7 +26,7 @@ pub struct Site {
     homed: Process,
     webhook: Process,
     approver: Process,
-    /// The configuration; `--config` of every command.
+    /// The configuration file, which every command gets as `--config`.
     pub config: PathBuf,
     /// The ledger.
     pub ledger: PathBuf,

@@ -1,5 +1,5 @@
-//! If a foreign object has the name of a tenant's, or a uid or an entry in the directory is replaced, Bursar adopts
-//! nothing until an administrator orders it.
+//! If a foreign object has the name of a tenant's object, or a uid or an entry in the directory is replaced, Bursar
+//! adopts nothing until an administrator orders it.
 
 use std::os::unix::fs::chown;
 

@@ -140,7 +140,7 @@ fn a_profile_is_bound_to_its_owner_within_a_second_and_repaired() {
     };
     assert!(poll(DEADLINE, back), "{:?}", ours(&world, "lab-a"));
 
-    // A new owner is annotated: the access of the former one is removed first.
+    // The annotation names a new owner: the access of the former owner is removed first.
     world.kubectl(&["annotate", "namespace", "lab-a", "owner=user:boole", "--overwrite"]);
     assert!(poll(DEADLINE, || may(&world, "boole", "create", "lab-a")), "{:?}", ours(&world, "lab-a"));
     assert!(!may(&world, "ada", "get", "lab-a"));
@@ -174,7 +174,7 @@ fn a_profile_is_bound_to_its_owner_within_a_second_and_repaired() {
     assert!(poll(DEADLINE, || ours(&world, "lab-d") == ["bursar"]), "{:?}", ours(&world, "lab-d"));
     assert!(
         may(&world, "boole", "create", "lab-c"),
-        "two people have the address now, and boole keeps what it gave before"
+        "boole keeps the namespace although two people now have the address"
     );
     let namespaces = world.kubectl(&["get", "namespaces", "-o", "name"]);
     assert!((b'a'..=b'e').all(|letter| namespaces.contains(&format!("lab-{}", char::from(letter)))), "{namespaces}");
@@ -405,7 +405,7 @@ fn a_pod_security_level_is_set_only_if_there_is_none() {
     let history = world.rows("SELECT detail FROM history WHERE action = 'pod security level set'");
     assert_eq!(history.len(), 2, "{history:?}");
 
-    // A level that the namespace's maker sets stays, and a weaker one is reported.
+    // A level that the creator of the namespace sets stays, and a weaker level is reported.
     let set = |world: &World, name: &str, to: &str| {
         world.kubectl(&["label", "namespace", name, &format!("{ENFORCE}{to}"), "--overwrite"]);
     };
@@ -431,7 +431,7 @@ fn a_pod_security_level_is_set_only_if_there_is_none() {
         (level(&world, "lab-new"), level(&world, "lab-old")),
         ("privileged".to_owned(), "restricted".to_owned())
     );
-    // A maker that applies the whole namespace takes over the label. If the value is the same, this needs no force.
+    // A creator that applies the whole namespace takes over the label. If the value is the same, this needs no force.
     let whole = |value: &str| {
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
             "name": "lab-third", "annotations": {"owner": "ada"},
@@ -495,7 +495,7 @@ fn a_binding_without_labels_in_a_namespace_without_labels_is_deleted() {
 fn a_foreign_object_in_one_adopted_namespace_delays_no_certificate_and_no_other_namespace() {
     let mut world = site("profalien", MANY);
     let old = world.folder.join("stolen");
-    std::fs::copy(kubeconfig(&world, "ada"), &old).expect("copied");
+    std::fs::copy(kubeconfig(&world, "ada"), &old).expect("the kubeconfig can be copied");
     // A role binding of somebody else has the name of ours before the namespace is adopted.
     world.kubectl(&["create", "namespace", "lab-a"]);
     let theirs =
@@ -513,7 +513,7 @@ fn a_foreign_object_in_one_adopted_namespace_delays_no_certificate_and_no_other_
 
     let target =
         Target { kind: AccountKind::User, name: "ada".to_owned(), reason: Some("stolen".to_owned()), ticket: None };
-    world.order(&OrderRequest::Revoke(target)).expect("revoked");
+    world.order(&OrderRequest::Revoke(target)).expect("the order is accepted");
     let replaced = poll(DEADLINE, || {
         world.cycle();
         may(&world, "ada", "create", "lab-b")

@@ -157,7 +157,7 @@ fn a_request_that_changes_while_it_waits_is_judged_as_it_is_now() {
     install(&world);
     let _approver = start(&world);
 
-    // This request is like the daemon's, but the seal of the hint's namespace does not match. So it waits.
+    // This request is like the daemon's, but the seal of the tool's namespace does not verify. So the request waits.
     let generation =
         world.rows("SELECT generation FROM tools")[0]["generation"].as_u64().expect("the ledger has a generation");
     let key = NewKey::generate().expect("a key can be generated");

@@ -141,8 +141,8 @@ fn a_plan_compares_another_configuration_with_the_one_in_force() {
     std::fs::write(&file, format!("{other}[lifecycl]\n")).expect("the folder is writable");
     assert!(plan("", 78).contains("did you mean lifecycle?"));
 
-    // The daemon reads the files that a configuration names with its own rights, so only administrators may have a
-    // configuration planned.
+    // The daemon reads, with its own rights, the files that a configuration names. So only administrators may request a
+    // plan for another configuration.
     std::fs::write(&file, &other).expect("the folder is writable");
     let answer = stranger_asks(&site, &file);
     assert!(answer.contains("reading needs group bursar"), "{answer}");
@@ -163,19 +163,19 @@ fn a_reload_is_refused_if_a_key_differs_that_only_a_restart_applies() {
     let site = Site::new();
     let daemon = site.daemon();
     let file = site.path("bursar.toml");
-    let right = std::fs::read_to_string(&file).expect("a configuration");
+    let right = std::fs::read_to_string(&file).expect("the site has a configuration");
     let elsewhere = |name: &str| right.replace(&format!("{name}\""), &format!("{name}-2\""));
     let status = || {
         let mut command = Command::new("curl");
         command.args(["-s", "--unix-socket"]).arg(site.path("control.sock")).arg("http://bursard/v1/status");
-        text(&command.output().expect("curl"))
+        text(&command.output().expect("curl is installed"))
     };
     for (key, other) in [
         ("state_dir", elsewhere("/state")),
         ("control.socket", elsewhere("/control.sock")),
         ("metrics.listen", format!("{right}[metrics]\nlisten = \"127.0.0.1:0\"\n")),
     ] {
-        std::fs::write(&file, other.replace("site = \"cli\"", "site = \"other\"")).expect("written");
+        std::fs::write(&file, other.replace("site = \"cli\"", "site = \"other\"")).expect("the folder is writable");
         daemon.signal(Signal::HUP);
         let refused = format!("{key}: cannot change while bursard runs");
         daemon.wait_until(&refused, DEADLINE, || {
@@ -184,7 +184,7 @@ fn a_reload_is_refused_if_a_key_differs_that_only_a_restart_applies() {
         let status = status();
         assert!(status.contains("\"site\":\"cli\"") && status.contains("systemctl restart bursard"), "{status}");
     }
-    std::fs::write(&file, right.replace("site = \"cli\"", "site = \"other\"")).expect("written");
+    std::fs::write(&file, right.replace("site = \"cli\"", "site = \"other\"")).expect("the folder is writable");
     daemon.signal(Signal::HUP);
     daemon.wait_until("the other site", DEADLINE, || status().contains("\"site\":\"other\""));
 }
@@ -379,7 +379,7 @@ fn orders_work_while_the_configuration_file_has_errors() {
     assert!(said.contains("differs from the configuration in force, and has errors"), "{said}");
     std::fs::write(site.path("bursar.toml"), "").expect("the folder is writable");
     let mut named = site.command("release user alice");
-    ended(named.env("BURSAR_CONTROL__SOCKET", site.path("control.sock")), 0, "the socket by the environment");
+    ended(named.env("BURSAR_CONTROL__SOCKET", site.path("control.sock")), 0, "the environment names the socket");
     daemon.signal(Signal::TERM);
     assert!(daemon.wait(DEADLINE).success(), "{}", daemon.log_end());
     site.configure("[lifecycl]\n");
@@ -461,7 +461,7 @@ fn with_a_daemon_commands_ask_the_daemon() {
     daemon.signal(Signal::TERM);
     assert!(daemon.wait(DEADLINE).success(), "{}", daemon.log_end());
     let mut stranger = site.command("sync --once");
-    ended(stranger.uid(STRANGER).gid(STRANGER), 69, "a stranger without a daemon");
+    ended(stranger.uid(STRANGER).gid(STRANGER), 69, "a stranger needs the daemon");
 }
 
 #[test]
@@ -480,7 +480,7 @@ fn completions_and_manual_pages_are_generated() {
         head.args(["-c", "set -o pipefail; \"$@\" | head -n 1", "head"]).arg(env!("CARGO_BIN_EXE_bursar"));
         let said = text(&head.args(arguments.split(' ')).output().expect("bash is installed"));
         assert!(!said.contains("Broken pipe"), "{said}");
-        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has /dev/full");
         let failed = site.command(arguments).stdout(full).output().expect("bursar is built");
         assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
     }
@@ -500,7 +500,7 @@ fn without_a_daemon_the_ledger_shows_people_their_own_account() {
         let said = site.run(command, 77);
         assert!(said.contains("this account cannot be shown"), "root has no account: {said}");
         let mut stranger = site.command(command);
-        ended(stranger.uid(STRANGER).gid(STRANGER), 69, "who may not read the ledger needs the daemon");
+        ended(stranger.uid(STRANGER).gid(STRANGER), 69, "a person who may not read the ledger needs the daemon");
     }
 }
 
@@ -511,7 +511,8 @@ fn check_as_root_finds_what_user_bursar_cannot_read() {
     let users = std::fs::read_to_string("/etc/passwd").expect("the file is readable");
     let users: String = users.split_inclusive('\n').filter(|line| !line.starts_with("bursar:")).collect();
     std::fs::write(site.path("without"), &users).expect("the folder is writable");
-    std::fs::write(site.path("with"), format!("{users}bursar:x:61997:61997::/:/bin/false\n")).expect("written");
+    std::fs::write(site.path("with"), format!("{users}bursar:x:61997:61997::/:/bin/false\n"))
+        .expect("the folder is writable");
     let check = |users: &str, exit: i32| {
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""]);

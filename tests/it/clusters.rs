@@ -326,7 +326,7 @@ fn a_cluster_removed_from_the_configuration_is_left_unchanged_and_its_contexts_a
     };
     let (before, mark) = (stands(), other.audit_mark());
 
-    // The administrator knows that the cluster is gone, and removes its class of people too.
+    // The administrator knows that the cluster is gone, and removes the cluster's class of people too.
     let at = whole.find("\n[cluster.other]").expect("the configuration has this cluster");
     fs::write(world.config(), &whole[..at]).expect("the folder is writable");
     world.configure("[\"test\", \"other\"]", "[\"test\"]");
@@ -397,8 +397,7 @@ fn a_tenants_pod_can_mount_its_own_claim_and_path_but_no_other_path() {
     let mut command = Command::new(program("bursar-webhook"));
     command.arg("--dir").arg(&folder).arg("--listen").arg(format!("127.0.0.1:{port}"));
     command.arg("--health").arg(format!("127.0.0.1:{health}"));
-    // The installation waits for the webhook, and the webhook waits for its files, of which the kubeconfig is written
-    // last.
+    // The installation waits for the webhook, and the webhook waits for its files. The kubeconfig is the last of these.
     let webhook = std::thread::scope(|scope| {
         let installing = scope.spawn(|| crate::runbooks::follow(&world, &install));
         wait_for("the files of the webhook are written", DEADLINE, || folder.join("kubeconfig").exists().then_some(()));

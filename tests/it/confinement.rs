@@ -99,7 +99,7 @@ fn a_certificate_that_a_killed_daemon_requested_is_known() {
         let all = world.kubectl(&["get", "csr", "-o", &path]);
         all.split(' ').any(|one| one.starts_with("bursar-tool-foo-") && !one.ends_with('='))
     };
-    let frozen = servers.cluster.controller_manager().expect("of our own").frozen();
+    let frozen = servers.cluster.controller_manager().expect("the cluster has its own controller manager").frozen();
     world.killed_when(|world| has(world, ".status.conditions[*].type"), |_| false);
     drop(frozen);
     wait_for("the certificate is signed", DEADLINE, || has(&world, ".status.certificate").then_some(()));

@@ -95,7 +95,7 @@ fn steps(lines: &[&str], of_an_end: bool) -> Option<Vec<Step>> {
     for line in lines {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (verb, rest) = match words[..] {
-            // Time only has to pass until the next try for a home, and these tests repeat cycles anyway.
+            // Time passes only to reach the next try for a home. These tests repeat cycles until that try.
             ["time", _] if of_an_end => continue,
             ["cycle"] => ("cycle", &[][..]),
             ["cluster", _, "up" | "down"] => ("cluster", &words[1..]),
@@ -123,11 +123,11 @@ fn ahead(site: usize) -> Timestamp {
 struct Cell {
     state: Happening,
     event: Happening,
-    /// The tool's current name.
+    /// The current name of the cell's tool.
     tool: String,
     namespace: String,
     uid: u32,
-    /// A copy of its first kubeconfig.
+    /// A copy of the tool's first kubeconfig.
     old: PathBuf,
     had_access: bool,
 }
@@ -331,7 +331,7 @@ impl Site {
     }
 
     /// Returns the violations of the promises about access, by cell. Cells in `waits` are left out: they may violate
-    /// them for now.
+    /// the promises for now.
     fn wrong(&self, cells: &[Cell], waits: &BTreeSet<(String, String)>) -> Vec<String> {
         let mut wrong = Vec::new();
         let granted = self.granted_wrongly();
@@ -349,8 +349,8 @@ impl Site {
                 }
             };
             let lost = cell.had_access && present < self.answering().len();
-            // A home that cannot be written gets no replacement, and a binding that a finalizer keeps is remade only
-            // when it is gone.
+            // A home that cannot be written gets no replacement, and a binding that a finalizer keeps is made again
+            // only when the old one is gone.
             let has_replacement = !begins_with(&cell.state, "break") && !begins_with(&cell.state, "finalizer");
             let why = match cell.event.meaning {
                 Meaning::Takes if present + old > 0 => "its kubeconfigs still give access",
@@ -426,7 +426,7 @@ impl Site {
         self.tell_all(&mut cells, |cell| [ends(&cell.event), ends(&cell.state)].concat());
         let undisturbed = |event: &str| {
             let found = cells.iter().find(|cell| cell.state.name == "none" && cell.event.name == event);
-            found.expect("a state of nothing").namespace.clone()
+            found.expect("a cell without a state has this event").namespace.clone()
         };
         wait_for("each cell has the result of its event alone", DEADLINE, || {
             self.ahead.fetch_add(1, Ordering::Relaxed);
@@ -468,8 +468,8 @@ async fn opens(kubeconfig: &Path, context: &str) -> Result<bool, String> {
     }
 }
 
-/// Returns the steps that end a state or event. A broken home must be mended, whatever the text says about time until
-/// the next try.
+/// Returns the steps that end a state or event. For a broken home, the steps of the file only wait for the next try, so
+/// the repair of the home is added here.
 fn ends(happening: &Happening) -> Vec<Step> {
     let broken = begins_with(happening, "break").then(|| ("mend".to_owned(), Vec::new()));
     happening.ends.iter().cloned().chain(broken).collect()

@@ -90,11 +90,11 @@ pub fn status(world: &World) -> Value {
     serde_json::from_str(&curl(world, "GET", "/v1/status")).expect("the text is JSON")
 }
 
-/// What plain `sqlite3` prints for somebody who may read, not write.
+/// Returns what plain `sqlite3` prints for a user who may read the ledger but not write it.
 fn read_as_group_member(world: &World) -> String {
     const READER: u32 = 61_999;
     let ledger = world.state_dir().join("ledger.db");
-    // The group of everything in the state folder, as a package's installation has it.
+    // The package gives the state folder and its files to group `bursar`. Here the reader's own group takes that place.
     for path in [
         world.state_dir(),
         ledger.clone(),
@@ -227,7 +227,8 @@ fn a_daemon_killed_again_and_again_during_a_bootstrap_ends_where_an_undisturbed_
     for number in 0..TOOLS {
         world.tool(&format!("t{number}"), 61_500 + number, &[]);
     }
-    // An undisturbed bootstrap takes about two seconds; the kills fall all over it, and the last ones into its end.
+    // An undisturbed bootstrap takes about two seconds. The kills are spread over this time, and the last ones come
+    // near its end.
     for milliseconds in [300, 500, 600, 700, 800, 900, 1000, 1100, 1300, 1600] {
         let daemon = Daemon::start(&world);
         let _ = bursar_testkit::ready::poll(Duration::from_millis(milliseconds), || false);

@@ -1,4 +1,4 @@
-//! `bursar doctor` finds each fault, which the tests really cause, and names its remedy.
+//! The tests cause real faults. `bursar doctor` finds each fault and names its remedy.
 
 use std::fs;
 use std::panic::AssertUnwindSafe;
@@ -25,8 +25,8 @@ fn run(world: &World, around: &[&str], json: bool) -> Output {
 }
 
 /// Returns what the doctor finds wrong (subject, text, remedy) and its exit code. Two findings are left out because
-/// most tests have them: no daemon runs, and no webhook is installed. Policies of `init` are left out too, because
-/// worlds that share a cluster make them for each other.
+/// most tests have them: no daemon runs, and no webhook is installed. Policies from an older configuration are left out
+/// too, because worlds that share a cluster replace each other's policies.
 pub fn wrong(world: &World, around: &[&str]) -> (Vec<(String, String, String)>, Option<i32>) {
     let output = run(world, around, true);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -57,7 +57,8 @@ fn only(world: &World, around: &[&str], subject: &str, text: &str, remedy: &str)
 
 #[test]
 fn doctor_finds_nothing_on_a_healthy_site() {
-    // On servers of its own: its ledger does not know the objects of other tests, which have the same label.
+    // The test has its own servers, because its ledger does not know the objects of other tests, which have the same
+    // label.
     let more = "[class.tool.admission]\nuid = \"off\"\nhost = \"off\"\nvolumes = \"off\"\nclaims = \"off\"\nlifetime = \"off\"\n";
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "healthy", more);
     world.tool("foo", 62_801, &[]);
@@ -146,7 +147,7 @@ fn an_export_that_is_not_mounted_is_found() {
     let script = "mount --bind \"$0\" /etc/fstab && mount --bind \"$1\" \"$1\" && shift && exec \"$@\"";
     assert_eq!(wrong(&world, &[&private[..], &[script, fstab, place]].concat()).0, []);
 
-    // The fstab has no line for it. If the mount is lost, an empty folder remains, or none.
+    // The fstab has no line for this mount. If the mount is lost, an empty folder remains, or no folder.
     let away = world.folder.join("homes/data/away");
     fs::rename(&prefix, &away).expect("the parent folder is writable");
     fs::create_dir(&prefix).expect("the parent folder is writable");

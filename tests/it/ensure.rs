@@ -13,7 +13,7 @@ use bursar_testkit::slapd::READER_DN;
 use crate::daemon::{Daemon, status};
 use crate::world::{World, stderr};
 
-/// Longer than the daemon relies on its last check of a home.
+/// A time after which the daemon no longer relies on its last check of a home.
 const STALE: Duration = Duration::from_secs(11);
 
 /// Returns a site with a class of people who get a namespace only on request.

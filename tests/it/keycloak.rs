@@ -116,7 +116,7 @@ pub fn person(name: &str, uid: u32, groups: &[&str]) -> Value {
 async fn people_and_nested_groups_are_read() {
     let mut alice = person("alice", 2001, &["/staff/lab/night"]);
     alice["email"] = "alice@example.org".into();
-    // An import needs this time; the administration would set it.
+    // An import must contain this time. The administration API would set it by itself.
     alice["createdTimestamp"] = 1_763_684_479_123_u64.into();
     alice["firstName"] = "Alice".into();
     alice["lastName"] = "Example".into();

@@ -1,5 +1,5 @@
-//! The ledger as administrators read it: with plain `sqlite3`, by the worked examples of `docs/ledger.md`, as a member
-//! of the group, whatever the writer does at that time.
+//! The ledger as administrators read it: with plain `sqlite3`, by the examples of `docs/ledger.md`, as a member of the
+//! group, and while the daemon writes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -165,7 +165,7 @@ fn known(account: &Account) -> Change {
 }
 
 fn uid(account: &Account) -> Change {
-    Change::Uid(account.posix.as_ref().expect("it has one").uid, account.id.clone())
+    Change::Uid(account.posix.as_ref().expect("the account has a uid").uid, account.id.clone())
 }
 
 fn event(account: &Account, actor: &str, action: &str, reason: &str, ticket: Option<&str>) -> Event {
@@ -203,30 +203,30 @@ pub async fn story(state_dir: &Path) -> Store {
     begin.push(in_realm(&people[0]));
     begin.push(certificate(&carol, "11aa22bb", "06-06T08", "06-03T18"));
     let created = event(&web, "bursar", "created", "new", None);
-    store.write(&lock, &begin, &[created], day("05-01T08")).await.expect("the first cycle");
+    store.write(&lock, &begin, &[created], day("05-01T08")).await.expect("the ledger can be written");
 
     web = maintained(web, &["alice", "bob"]);
     store.write(&lock, &[known(&web)], &[], day("05-05T08")).await.expect("bob joins");
 
     web = Account { state: Lifecycle::Suspended, since: day("05-10T09"), ..web };
     let suspended = event(&web, "carol", "suspended", "mining", Some("T9"));
-    store.write(&lock, &[known(&web)], &[suspended], web.since).await.expect("suspended");
-    store.write(&lock, &[archive(&web)], &[], day("05-11T09")).await.expect("archived");
+    store.write(&lock, &[known(&web)], &[suspended], web.since).await.expect("the ledger can be written");
+    store.write(&lock, &[archive(&web)], &[], day("05-11T09")).await.expect("the ledger can be written");
     web = Account { state: Lifecycle::Active, since: day("05-12T09"), generation: 2, ..web };
     let resumed = event(&web, "carol", "resumed", "talked to them", Some("T9"));
-    store.write(&lock, &[known(&web)], &[resumed], web.since).await.expect("resumed");
+    store.write(&lock, &[known(&web)], &[resumed], web.since).await.expect("the ledger can be written");
 
     web = Account { name: "web".to_owned(), ..web };
     let renamed = event(&web, "bursar", "renamed", "renamed in the directory", None);
-    store.write(&lock, &[known(&web)], &[renamed], day("05-20T08")).await.expect("renamed");
+    store.write(&lock, &[known(&web)], &[renamed], day("05-20T08")).await.expect("the ledger can be written");
     web = maintained(web, &["bob"]);
     store.write(&lock, &[known(&web)], &[], day("05-25T08")).await.expect("alice leaves");
     let certificate = certificate(&web, "9a19ac7c", "06-05T08", "06-02T18");
-    store.write(&lock, &[certificate], &[], day("05-29T08")).await.expect("renewed");
+    store.write(&lock, &[certificate], &[], day("05-29T08")).await.expect("the ledger can be written");
 
     let (since, due) = (day("05-31T20"), day("06-01T20"));
     old = Account { absence: Some(Absence { since, counted_at: since, seconds: 0, due }), ..old };
-    store.write(&lock, &[known(&old)], &[], since).await.expect("missing");
+    store.write(&lock, &[known(&old)], &[], since).await.expect("the ledger can be written");
     old = Account { leaving: old.members.keys().cloned().collect(), ..old };
     let failure = Failure {
         step: "home".to_owned(),
@@ -248,9 +248,12 @@ pub async fn story(state_dir: &Path) -> Store {
     let keys = Delivery { path: file, home: Some("/data/project/foo".into()), ..delivery.clone() };
     web.ssh_keys = ["ssh-ed25519 AAAA web".to_owned()].into();
     let keys = [known(&web), Change::SshDelivery(web.id.clone(), Some(keys))];
-    store.write(&lock, &keys, &[], day("05-31T22")).await.expect("keys");
+    store.write(&lock, &keys, &[], day("05-31T22")).await.expect("the ledger can be written");
     let delivered = Change::Delivery(key(&web), Some(delivery));
-    store.write(&lock, &[known(&old), failing, delivered], &[], day("05-31T22")).await.expect("the last cycle");
+    store
+        .write(&lock, &[known(&old), failing, delivered], &[], day("05-31T22"))
+        .await
+        .expect("the ledger can be written");
     store
 }
 

@@ -1,5 +1,5 @@
-//! Bursar is killed in the middle of a suspension and of a resumption. At each moment, every workload either is as
-//! before, or the ledger knows how it was.
+//! Bursar is killed in the middle of a suspension and of a resumption. At each moment, every workload either has its
+//! former state, or the ledger has recorded that state.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use crate::world::World;
 
 const DEPLOYMENTS: u64 = 12;
 
-/// The scale of each workload by `Kind/name`. A kind without replicas has `null` if it is suspended, and `true` if not.
+/// The number of replicas of each workload, by `Kind/name`. A workload without replicas has `null` if it is suspended,
+/// otherwise `true`.
 type Workloads = BTreeMap<String, Value>;
 
 #[test]

@@ -134,7 +134,7 @@ fn people_log_in_with_their_roles_until_they_are_suspended() {
     assert!(["secret", "token:", "client-key", "password"].iter().all(|word| !text.contains(word)), "{text}");
 
     let [ann, eve] = ["ann", "eve"].map(|name| Person::new(name, &world, &servers.cluster, keycloak));
-    // The API server fetches the keys of the issuer only when it is otherwise idle.
+    // The API server fetches the keys of the issuer in the background, some time after its start.
     let pods = ["get", "pods"];
     wait_for("the API server knows ann", DEADLINE, || ann.kubectl(&file, &pods).status.success().then_some(()));
     let who = ann.kubectl(&file, &["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]);

@@ -1,5 +1,5 @@
-//! A change of the policy in a real cluster reaches one tenant first, then a limited number in each cycle, and no more
-//! while it fails.
+//! A change of the policy in a real cluster reaches one tenant first, then a limited number in each cycle, and no
+//! further tenant while the change fails.
 
 use std::fs;
 
@@ -77,7 +77,7 @@ fn a_changed_class_reaches_one_tenant_first_then_a_limited_number_per_cycle() {
 #[test]
 fn a_change_that_fails_for_the_first_tenant_reaches_nobody_else() {
     let mut world = site("stopped", 62_611);
-    // The daemon may not bind a role that `init` did not get.
+    // The daemon may not bind a role that the configuration did not name when `init` ran.
     replace(&mut world, "roles        = [\"bursar-tenant\"]", "roles        = [\"bursar-tenant\", \"admin\"]");
     let report = world.cycle();
     let failing: Vec<_> = report.failing.iter().map(|failing| failing.account.to_string()).collect();

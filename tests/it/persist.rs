@@ -62,7 +62,7 @@ fn work_that_hangs_delays_neither_a_change_in_the_directory_nor_an_order() {
     let has_access = |tool: &str| kubeconfig(tool).exists() && world.works(&kubeconfig(tool));
     wait_for("both tools have access", DEADLINE, || (has_access("disabled") && has_access("revoked")).then_some(()));
     wait_for("the source reports its changes", DEADLINE, || (way(&world) == "persist").then_some(()));
-    let revoked = std::fs::read(kubeconfig("revoked")).expect("it was delivered");
+    let revoked = std::fs::read(kubeconfig("revoked")).expect("the kubeconfig is readable");
 
     let frozen = world.frozen_homed();
     world.tool("slow", 62_923, &[]);
@@ -84,7 +84,9 @@ fn work_that_hangs_delays_neither_a_change_in_the_directory_nor_an_order() {
     wait_for("the order ends", DEADLINE, || order.ended());
     wait_for("the new tool has access", DEADLINE, || has_access("slow").then_some(()));
     wait_for("the revoked tool has a new certificate", DEADLINE, || has_access("revoked").then_some(()));
-    assert!(!has_access("disabled") && std::fs::read(kubeconfig("revoked")).expect("it is there") != revoked);
+    assert!(
+        !has_access("disabled") && std::fs::read(kubeconfig("revoked")).expect("the kubeconfig is readable") != revoked
+    );
     daemon.stop();
 }
 

@@ -1,13 +1,13 @@
-//! Comments and documentation are in plain English: a few words and one beginning of sentences stay out, because a
-//! sentence with them needs a second reading.
+//! Checks that comments, messages and documentation contain none of a few words, and no sentence that begins with "Of",
+//! because such sentences need a second reading.
 //!
-//! Only prose is read: comments and messages of Rust, comments of `config/*.toml`, and Markdown without its code. Not read
-//! are texts that cannot change any more (LICENSE, released migrations).
+//! Only prose is read: comments and messages of Rust, comments of `config/*.toml`, and Markdown without its code. Texts
+//! that cannot change any more (LICENSE, released migrations) are not read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is looked for, and what to write instead.
+/// The words that are not allowed, each with what to write instead.
 const WORDS: [(&str, &str); 6] = [
     ("whoever", "hides the actor; name it: the caller, an administrator, an account that ..."),
     ("whomever", "hides the actor; name it: the caller, an administrator, an account that ..."),
@@ -19,12 +19,12 @@ const WORDS: [(&str, &str); 6] = [
 
 const HEAD: (&str, &str) = ("Of", "begins a sentence without its subject; begin with the subject and its verb");
 
-/// All files with prose, in order.
+/// Returns the paths of all files with prose, sorted.
 fn files(root: &Path) -> Vec<PathBuf> {
     let (mut folders, mut found) = (vec![root.to_owned()], Vec::new());
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
+        for entry in fs::read_dir(&folder).expect("the folder is readable") {
+            let path = entry.expect("the folder is readable").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if name.starts_with('.') || name == "target" {
                 continue;
@@ -52,7 +52,7 @@ fn is_read(path: &Path) -> bool {
     }
 }
 
-/// Lines that may be prose, with their numbers and without the marks of comments.
+/// Returns the lines that may be prose, with their numbers and without the marks of comments.
 fn lines<'t>(extension: &str, text: &'t str) -> Vec<(usize, &'t str)> {
     let numbered = (1..).zip(text.lines());
     match extension {
@@ -65,7 +65,7 @@ fn lines<'t>(extension: &str, text: &'t str) -> Vec<(usize, &'t str)> {
 /// The prose in code, with the number of each first line.
 #[derive(Default)]
 struct Prose<'t> {
-    /// Comments, those behind code included. The code has no `/* */`.
+    /// Comments, also those after code. The code has no `/* */`.
     comments: Vec<(usize, &'t str)>,
     /// Strings of at least [`MESSAGE_WORDS`] words.
     messages: Vec<(usize, &'t str)>,
@@ -96,7 +96,7 @@ fn prose(code: &str) -> Prose<'_> {
     found
 }
 
-/// Length of the string or character that `code` begins with; 1 if it begins with neither.
+/// Returns the length of the string or character literal at the beginning of `code`; 1 if there is none.
 fn literal(code: &str) -> usize {
     let inner = &code[1..];
     let hashes = inner.len() - inner.trim_start_matches('#').len();
@@ -114,7 +114,7 @@ fn literal(code: &str) -> usize {
     } else if code.starts_with("'\\") {
         inner[2..].find('\'').map(|at| at + 3)
     } else if code.starts_with('\'') {
-        // A lifetime has no second quote behind its first character.
+        // A lifetime has no second quote after its first character.
         let length = inner.chars().next().map_or(0, char::len_utf8);
         inner[length..].starts_with('\'').then_some(length + 1)
     } else {
@@ -133,7 +133,8 @@ fn newlines(text: &str) -> usize {
     text.matches('\n').count()
 }
 
-/// Lines that belong together, with the number of the first. Blocks of code are left out: fenced, or indented by four.
+/// Joins lines into paragraphs, each with the number of its first line. Blocks of code (fenced, or indented by four)
+/// are left out.
 fn paragraphs(lines: Vec<(usize, &str)>) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let (mut last, mut is_code) = (None, false);
@@ -156,7 +157,7 @@ fn paragraphs(lines: Vec<(usize, &str)>) -> Vec<(usize, String)> {
     found
 }
 
-/// Line, word and what to write instead.
+/// Returns for each finding the line, the word and what to write instead.
 fn findings(extension: &str, text: &str) -> Vec<(usize, &'static str, &'static str)> {
     let mut found: Vec<_> =
         paragraphs(lines(extension, text)).iter().flat_map(|(first, text)| in_paragraph(*first, text)).collect();
@@ -186,7 +187,7 @@ fn in_paragraph(first: usize, text: &str) -> Vec<(usize, &'static str, &'static 
                 found.push((number, banned, instead));
             }
         }
-        // Behind the end of a sentence, a colon, the mark of a list or a title, or the border of a table.
+        // After the end of a sentence, a colon, the mark of a list or a title, or the border of a table.
         let is_head = at == 0 || words[at - 1].1.ends_with(['.', '!', '?', ':', ';', '-', '*', '#', '|']);
         if is_head && word == HEAD.0 && next.trim_end_matches(',') != "course" {
             found.push((number, HEAD.0, HEAD.1));
@@ -195,7 +196,7 @@ fn in_paragraph(first: usize, text: &str) -> Vec<(usize, &'static str, &'static 
     found
 }
 
-/// In lower case, without what stands around it.
+/// Returns the text in lower case, without the punctuation around it.
 fn bare(text: &str) -> String {
     let text = text.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase();
     text.strip_suffix("'s").unwrap_or(&text).to_owned()
@@ -208,7 +209,7 @@ fn comments_and_documents_are_in_plain_english() {
     assert!(files.len() > 500, "only {} files are found", files.len());
     let mut wrong = Vec::new();
     for path in files {
-        let name = path.strip_prefix(root).expect("beneath the root").display();
+        let name = path.strip_prefix(root).expect("every file is below the root").display();
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         if path.ends_with(file!()) {
             // Its tests quote what the checker finds.

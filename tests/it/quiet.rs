@@ -146,7 +146,7 @@ fn a_cycle_with_nothing_to_do_sends_no_request_and_writes_only_its_own_row() {
     let reads = ["get", "list", "watch"];
     // The daemon shows its certificate to each endpoint with a SelfSubjectReview, which is a POST but writes nothing.
     let writes = requests.iter().filter(|request| !reads.contains(&request.verb.as_str()));
-    // It also tests with dry runs whether its admission policy refuses them.
+    // The daemon also sends dry runs, to test whether its admission policy refuses them.
     let writes = writes.filter(|request| !is_probe(request));
     let writes: Vec<&Request> = writes.filter(|request| !request.uri.contains("/selfsubjectreviews")).collect();
     assert!(writes.is_empty(), "{writes:#?}");
@@ -318,7 +318,7 @@ fn workloads() -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-/// Deletes everything that was made for tenants as an administrator, first objects and then a namespace, and waits
+/// As an administrator, deletes everything that was made for tenants, first objects and then a namespace, and waits
 /// until it is restored.
 fn repaired(world: &mut World) {
     let namespace = world.namespace("foo");
@@ -340,9 +340,9 @@ fn repaired(world: &mut World) {
     settle(world);
 }
 
-/// Removes our label from everything that was made for tenants. An object without it looks deleted, and is read when it
-/// turns out to exist. The admission policy keeps the daemon from taking over cluster-wide objects again, so an
-/// administrator must label those.
+/// Removes our label from everything that was made for tenants. To the daemon, an object without the label looks
+/// deleted. The daemon then finds that the object exists, and reads it. The admission policy keeps the daemon from
+/// taking over cluster-wide objects again, so an administrator must label those.
 fn labelled_again(world: &mut World) {
     const LABEL: &str = "app.kubernetes.io/managed-by";
     let (on, off) = (format!("{LABEL}=bursar"), format!("{LABEL}-"));
@@ -369,7 +369,8 @@ fn labelled_again(world: &mut World) {
     settle(world);
 }
 
-/// Revokes although a `CertificateSigningRequest` with the name of ours exists already: it is read and deleted.
+/// Revokes although a `CertificateSigningRequest` with the name of the daemon's next request exists already. The daemon
+/// reads and deletes it.
 fn revoked_past_a_leftover(world: &mut World) {
     let asked = asked(world, 0);
     let approved = asked.iter().rev().find_map(|request| {
@@ -407,7 +408,7 @@ fn suspended_and_resumed(world: &mut World) {
     assert!(world.rows("SELECT kind FROM stopped_workload").is_empty());
 }
 
-/// Makes the class give less: quota, limits, policies and volumes are removed, and the objects of its manifests.
+/// Removes quota, limits, policies, volumes and manifests from the class, so that their objects are removed.
 fn pruned(world: &mut World) {
     let config = fs::read_to_string(world.config()).expect("the world has a configuration");
     let less: String = config
@@ -428,7 +429,7 @@ fn pruned(world: &mut World) {
     assert_eq!(world.kubectl(&["get", "persistentvolume", "-o", "name"]), "");
 }
 
-/// Disables a tool. Its suspension ends at once (`retention = "0s"`), so it is archived and deleted.
+/// Disables a tool. Its retention is over at once (`retention = "0s"`), so it is archived and deleted.
 fn archived_and_deleted(world: &mut World) {
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "bar")));
     wait_for("the tool's namespace is deleted", DEADLINE, || {

@@ -102,7 +102,7 @@ fn client(realm: &Realm) -> String {
     found[0]["id"].as_str().expect("the value is a string").to_owned()
 }
 
-/// Assigns a role to a user by hand, and creates it before if `make`.
+/// Assigns a role to a user, as an administrator of the realm would. If `make` is true, creates the role first.
 fn give(realm: &Realm, name: &str, role: &str, make: bool) {
     let client = client(realm);
     if make {
@@ -133,8 +133,8 @@ fn target(name: &str) -> Target {
 
 #[test]
 fn people_and_workspaces_of_a_directory_become_users_and_roles_of_the_realm() {
-    // One existing user has the name of a person in the directory, the other one does not. Both have what Bursar did
-    // not give.
+    // One existing user has the name of a person in the directory, the other one does not. Bursar must change neither
+    // of them.
     let strangers = ["rlm-gauss", "rlm-euler"].map(|name| json!({"username": name, "enabled": true}));
     let realm = realm("rlm", &strangers, &RIGHTS);
     give(&realm, "rlm-euler", "editor", true);

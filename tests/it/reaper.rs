@@ -316,7 +316,7 @@ fn started(world: &World, namespace: &str, with: &Value, start: &str) {
     world.kubectl(&["patch", "pod", name, "-n", namespace, "--subresource=status", "-p", &started]);
 }
 
-/// Returns the largest size that `takes` accepts, between `most`, which it accepts, and `refused`.
+/// Returns the largest size that `takes` accepts. It accepts `most` and refuses `refused`.
 async fn fullest(mut takes: impl AsyncFnMut(usize) -> bool, (mut most, mut refused): (usize, usize)) -> usize {
     while most + 1 < refused {
         let size = usize::midpoint(most, refused);

@@ -50,7 +50,7 @@ pub fn steps(runbook: &str, section: &str, here: &[(&str, &str)]) -> Vec<Vec<Str
         .collect()
 }
 
-/// Splits a line into words as a shell does, if it has no quotes other than double ones.
+/// Splits a line into words as a shell does, if its only quotes are double quotes.
 fn words(line: &str) -> Vec<String> {
     let parts = line.split('"').enumerate();
     parts

@@ -1,5 +1,5 @@
-//! What somebody else breaks is repaired in the next cycle, or shown as failing with its reason. No other tenant waits
-//! for it.
+//! What somebody else breaks is repaired in the next cycle, or shown as failing with its reason. No other tenant is
+//! delayed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -89,7 +89,7 @@ fn a_deleted_namespace_is_created_again_with_everything_in_it() {
     world.cycle();
     let namespace = world.namespace("foo");
     world.kubectl(&["delete", "namespace", &namespace]);
-    // The watches of its kinds report the deletions one after another.
+    // The watches report the deletions of the different kinds one after another.
     wait_for("foo works and has its claim again", DEADLINE, || {
         let report = world.cycle();
         assert_eq!(report.failing.len(), 0, "{report:#?}");

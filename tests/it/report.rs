@@ -49,8 +49,8 @@ fn hostile_names_stay_text() {
     world.tool("foo", 63_601, &["page-ann"]);
     world.person("page-ann", 63_602);
     world.group("k8s-admins", &["page-ann"]);
-    // `<script>alert('x')</script>&"`, encoded for LDIF and for a DN. It is a mail address, and a name that is
-    // rejected.
+    // `<script>alert('x')</script>&"`, encoded for LDIF and for a DN. One person has this text as mail address; another
+    // has it as name and is rejected.
     let (ldif, dn) = (":: PHNjcmlwdD5hbGVydCgneCcpPC9zY3JpcHQ+JiI=", "\\3Cscript\\3Ealert('x')\\3C/script\\3E&\\22");
     let ben = person_ldif(&world.base, "page-ben", 63_603);
     world.add(&ben.replace("mail: page-ben@example.org", &format!("mail{ldif}")));

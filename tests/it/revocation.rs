@@ -285,7 +285,7 @@ fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
     });
     let nobody = bursar(&world, &["revoke", "--all", "--class", "none", "--reason", "x"]);
     assert_eq!(nobody.status.code(), Some(4), "{}", stderr(&nobody));
-    // The daemon revokes although the configuration file has errors by now. Only the check for other bindings is
+    // The daemon revokes although the configuration file now has errors. Only the check for other bindings is
     // impossible.
     world.configure("[class.tool]", "[lifecycl]\n[class.tool]");
     let unknown = bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "file"]);

@@ -161,7 +161,7 @@ fn a_rolled_back_ledger_writes_nothing_until_takeover_learns_what_it_forgot() {
     });
 }
 
-/// Since the snapshot, nothing else has raised a generation.
+/// The removal of the member is the only change since the snapshot that raised the mark.
 #[test]
 fn a_ledger_that_forgot_only_a_removed_member_is_noticed() {
     let servers = own_servers(&ControlPlaneOptions::default());
@@ -224,7 +224,7 @@ fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_accepted_later() {
         .replace("control.sock", "lab.sock");
     fs::write(&config, text).expect("the folder is writable");
 
-    // A daemon that restarts on the same host does not wait for an answer of the former holder, which takes 10 s.
+    // A daemon that restarts on the same host does not wait 10 s for an answer of the former holder.
     let began = Instant::now();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
@@ -250,14 +250,14 @@ fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_accepted_later() {
     assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
 }
 
-/// Returns what a process of the ledger knows of the mark.
+/// Returns the [`MarkKeeper`] of a process that runs with this ledger or a copy of it.
 async fn keeper(world: &World, kubeconfig: &Path, instance: &str) -> Arc<MarkKeeper> {
     let client = bootstrap::client(kubeconfig).await.expect("the kubeconfig is valid");
-    let seed = fs::read(world.state_dir().join("seal.key")).expect("the key");
+    let seed = fs::read(world.state_dir().join("seal.key")).expect("the seal key is readable");
     let owner = MarkOwner {
         cluster: ClusterName("test".into()),
         ledger_id: mark(world)[LEDGER].as_str().expect("the mark names the ledger").to_owned(),
-        sealer: Arc::new(Sealer::from_seed(&seed).expect("a seed")),
+        sealer: Arc::new(Sealer::from_seed(&seed).expect("the seal key is valid")),
         instance: instance.to_owned(),
     };
     let found = owner.read(&client).await.expect("the cluster answers");
@@ -278,8 +278,9 @@ fn an_owner_refuses_a_copy_and_notices_its_loss_also_while_its_watch_is_broken()
         let (open, opened) = tokio::sync::watch::channel(true);
         let (through, refused) = proxy(port, opened).await;
         let kubeconfig = world.folder.join("through.kubeconfig");
-        let admin = fs::read_to_string(&cluster.admin_kubeconfig).expect("a kubeconfig");
-        fs::write(&kubeconfig, admin.replace(&format!(":{port}"), &format!(":{through}"))).expect("written");
+        let admin = fs::read_to_string(&cluster.admin_kubeconfig).expect("the kubeconfig is readable");
+        fs::write(&kubeconfig, admin.replace(&format!(":{port}"), &format!(":{through}")))
+            .expect("the folder is writable");
 
         let owner = keeper(&world, &kubeconfig, "owner").await;
         owner.take_over().await.expect("no other process runs");
@@ -292,7 +293,7 @@ fn an_owner_refuses_a_copy_and_notices_its_loss_also_while_its_watch_is_broken()
         assert_eq!(copy.claim().await.expect("the cluster answers"), Claim::Refused);
         assert!(owner.confirm().await, "the owner still runs");
 
-        // Without any watch, each execution looks.
+        // Without a watch, the owner reads the mark before each execution.
         drop(watch);
         let other = keeper(&world, &cluster.admin_kubeconfig, "another copy").await;
         let executions = async { while owner.confirm().await {} };
@@ -307,17 +308,18 @@ fn an_owner_refuses_a_copy_and_notices_its_loss_also_while_its_watch_is_broken()
     });
 }
 
-/// Signs a mark as a process does that knows `more` generations than this one.
+/// Returns a signed mark whose generation is higher by `more` than that of the cluster's present mark.
 fn mark_of_the_future(world: &World, more: u64) -> String {
-    let seed = fs::read(world.state_dir().join("seal.key")).expect("the key");
-    let (sealer, cluster) = (Sealer::from_seed(&seed).expect("a seed"), ClusterName("test".into()));
-    let data = serde_json::from_value(mark(world)).expect("texts");
-    let mut mark = Mark::verified(&data, &cluster, &[sealer.public_key()]).expect("signed");
+    let seed = fs::read(world.state_dir().join("seal.key")).expect("the seal key is readable");
+    let (sealer, cluster) = (Sealer::from_seed(&seed).expect("the seal key is valid"), ClusterName("test".into()));
+    let data = serde_json::from_value(mark(world)).expect("the mark's data are texts");
+    let mut mark = Mark::verified(&data, &cluster, &[sealer.public_key()]).expect("the mark is valid");
     mark.generation += more;
     json!({"data": mark.signed(&cluster, &sealer)}).to_string()
 }
 
-/// A snapshot of a virtual machine restores the running daemon with its memory. From its view, the cluster changes.
+/// A snapshot of a virtual machine restores the running daemon with its memory. To the daemon, it looks as if the
+/// cluster had changed.
 #[test]
 fn a_running_daemon_that_was_rolled_back_with_its_memory_stops() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "memory", "");
@@ -343,7 +345,7 @@ fn a_running_daemon_that_was_rolled_back_with_its_memory_stops() {
     wrote_nothing(&world, since);
 }
 
-/// Starts the program of a process again that has ended.
+/// Starts the program of an ended process again.
 fn again(process: &Process, command_line: &[String]) -> Process {
     let mut command = Command::new(&command_line[0]);
     command.args(&command_line[1..]);
@@ -362,18 +364,22 @@ fn an_etcd_that_was_restored_from_a_backup_is_repaired_without_a_restart() {
     all_is_well(&world.cycle());
     world.stop();
     let (stolen, home) = (world.folder.join("stolen"), world.home("foo").join(".kube/config"));
-    fs::copy(&home, &stolen).expect("a copy");
+    fs::copy(&home, &stolen).expect("the kubeconfig can be copied");
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
 
     let cluster = &world.servers.cluster;
-    let (etcd, api_server) = (cluster.etcd().expect("of our own"), cluster.api_server().expect("of our own"));
+    let (etcd, api_server) = (
+        cluster.etcd().expect("the cluster has its own servers"),
+        cluster.api_server().expect("the cluster has its own servers"),
+    );
     let (store, server) = (command_line(etcd), command_line(api_server));
-    let data = store.iter().find_map(|it| it.strip_prefix("--data-dir=")).map(PathBuf::from).expect("a folder");
+    let data =
+        store.iter().find_map(|it| it.strip_prefix("--data-dir=")).map(PathBuf::from).expect("etcd has a data folder");
     let backup = world.folder.join("etcd");
     let copy = |from: &Path, to: &Path| {
         let _ = fs::remove_dir_all(to);
-        assert!(Command::new("cp").arg("-a").args([from, to]).status().expect("cp").success());
+        assert!(Command::new("cp").arg("-a").args([from, to]).status().expect("cp is installed").success());
     };
     etcd.signal(Signal::TERM);
     etcd.wait(DEADLINE);

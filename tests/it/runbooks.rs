@@ -1,5 +1,5 @@
-//! A shell carries out runbooks as they are written, beside a running daemon, and `bursar status` shows what they say.
-//! Other runbooks are tested where their trouble is caused: `disk`, `life`, `recovery`.
+//! A shell carries out runbooks as they are written, beside a running daemon, and `bursar status` shows the lines that
+//! they quote. The tests in `disk`, `recovery`, `revocation` and `eviction` follow other runbooks.
 
 use std::fs;
 use std::process::Command;

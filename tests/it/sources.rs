@@ -128,8 +128,8 @@ fn each_source_decides_about_its_people_and_one_person_has_one_account() {
     assert_eq!(partial(&report), ["guests"]);
     assert_eq!(names(&active(&world)), ["ann", "ben", "carol"]);
 
-    // Ann leaves the first source. She counts as gone although the second source has her, until an order gives her that
-    // entry.
+    // Ann leaves the first source. She counts as absent although the second source has her, until an order gives her
+    // account that entry.
     guests(&world, &[smith, carol, dora], true);
     slapd.delete(&person_dn(&world.base, "ann"));
     world.cycle();
@@ -148,7 +148,7 @@ fn each_source_decides_about_its_people_and_one_person_has_one_account() {
 
 #[test]
 fn a_directory_that_hangs_delays_no_other() {
-    // It accepts connections but never answers.
+    // This server accepts connections but never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("the system has a free port");
     let url = format!("ldap://{}", silent.local_addr().expect("a listener has an address"));
     let more = format!(

@@ -15,7 +15,7 @@ use bursar_testkit::Servers;
 
 use crate::world::World;
 
-/// Beside the classes of `world.toml`, all that a world on the shared servers needs from `bursar init`.
+/// In addition to the classes of `world.toml`: everything that worlds on the shared servers need from `bursar init`.
 const ANY: &str = r#"
 [class.any]
 from         = "users"
@@ -29,7 +29,7 @@ volumes      = [{ name = "own", kind = "personal", size = "1Gi", storage_class =
 
 /// Gives `world` the state folder of a site just after `bursar init`.
 pub fn initialise(world: &World) {
-    // The folder for each cluster by its URL. While one is made, other worlds wait for it.
+    // The template folder of each cluster, by the cluster's URL. While a template is made, other worlds wait for it.
     static TEMPLATES: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let template = {
         let mut templates = TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner);

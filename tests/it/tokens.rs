@@ -175,7 +175,8 @@ fn deleting_a_secret_cuts_off_one_host_and_a_revocation_all() {
     assert_eq!(token(&folder(&world, "ce2", "foo")), token(second.parent().expect("the path has a parent")));
     unknown(&world, &first);
 
-    // A tenant can make Kubernetes fill a Secret with a token that has no expiry. It ends with the generation, too.
+    // A tenant can make Kubernetes fill a Secret with a token that has no expiry. That token ends with the generation,
+    // too.
     let account = world.kubectl(&["get", "serviceaccounts", "-n", &namespace, "-o", "name"]);
     let account = account
         .lines()
@@ -276,7 +277,7 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     let listed = world.rows("SELECT host FROM expiring_certificates");
     assert_eq!(listed.len(), 1, "{listed:?}");
     works(&world, &folder(&world, "ce1", "foo").join("config"));
-    // Other tests in this cluster use two hosts.
+    // Restores the second host, which other tests in this cluster use.
     world.configure("hosts = [\"ce1\"]", "hosts = [\"ce1\", \"ce2\"]");
 }
 

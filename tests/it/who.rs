@@ -52,7 +52,7 @@ fn an_answer_shows_the_ledger_at_the_given_time() {
     assert_eq!(now["namespaces"], json!([{"cluster": "prod", "namespace": "tool-foo", "first_class": "tool"}]));
     assert_eq!((members(now), &now["access"]), (BTreeSet::from(["user:bob"]), &json!(true)));
 
-    // Ask for a time before its name changed, and for one while it was suspended.
+    // Asks about a time before the tool's name changed, and about a time at which the tool was suspended.
     let then = &who("52503 --at 2026-05-03")["answers"][0];
     assert_eq!((&then["account"], &then["name_now"]), (&json!("tool:foo"), &json!("tool:web")));
     assert_eq!(members(then), BTreeSet::from(["user:alice"]));

@@ -92,8 +92,8 @@ fn members_of_a_group_work_in_its_namespace_with_their_own_credentials() {
     assert_eq!(quota, "7");
     let rows = world.rows("SELECT account, namespace FROM namespaces WHERE class = 'course' ORDER BY 1");
     assert_eq!(rows.len(), 3, "{rows:?}");
-    // The shared directory is made as one of the members, for all of them. Without a gid, an administrator makes it on
-    // the file server.
+    // homed makes the shared directory for all members, as one of them. Without a gid, an administrator makes it on the
+    // file server.
     let shared = std::fs::metadata(volumes.join("lab")).expect("homed made the directory of the group with a gid");
     assert!([63_202, 63_204].contains(&shared.uid()), "{}", shared.uid());
     assert_eq!((shared.gid(), shared.mode() & 0o7777), (63_290, 0o2770));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Acts as a person at a browser: opens the given page of Keycloak, logs in as $BROWSER_USER, whose password is the name,
-# and grants what is requested. kubelogin runs this script under the name `xdg-open`.
+# Acts as a person at a browser: opens the given page of Keycloak, logs in as $BROWSER_USER, whose password is the same
+# as the name, and grants what is requested. kubelogin runs this script under the name `xdg-open`.
 set -euo pipefail
 
 site=${1%%/realms/*}

@@ -29,7 +29,7 @@ if [ ! -e "$folder/prepared" ]; then
             -Dartifact="org.keycloak:keycloak-quarkus-dist:$version:tar.gz" -DoutputDirectory="$new" >&2 9>&-
         tar -xzf "$new/keycloak-quarkus-dist-$version.tar.gz" -C "$new"
         say "preparing it"
-        # Built with the options that cannot change at the start. Otherwise, each start would build it first.
+        # Sets the options that Keycloak needs at build time. Otherwise each start would build Keycloak first.
         "$new/keycloak-$version/bin/kc.sh" build --db=dev-mem --health-enabled=false --metrics-enabled=false >&2 9>&-
         mv "$new/keycloak-$version" "$folder"
         rm -rf "$new"

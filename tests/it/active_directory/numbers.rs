@@ -1,4 +1,4 @@
-//! The origin of uids and gids.
+//! Tests where uids and gids come from.
 
 use bursar::identity::AccountKind;
 use bursar::snapshot::SourceRead;

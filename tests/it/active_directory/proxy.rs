@@ -29,9 +29,9 @@ pub enum Fault {
     Late(Duration),
     /// The result with this index (the bind has 0) gets this code instead of success.
     Result(usize, u8),
-    /// The first bytes are replaced by the second ones, of the same length, in requests.
+    /// In requests, the first bytes are replaced by the second ones, which have the same length.
     Question(&'static [u8], &'static [u8]),
-    /// Like [`Fault::Question`], in answers.
+    /// Like [`Fault::Question`], but in answers.
     Answer(&'static [u8], &'static [u8]),
 }
 

@@ -332,7 +332,7 @@ fn violations_older_than_the_label_may_stay_but_not_get_worse() {
             let why = patch(kind, refused.clone()).expect_err("the rules refuse the change");
             assert!(why.contains(text), "{kind} {refused}: {why}");
         }
-        // Somebody who may remove the label thereby removes the rules.
+        // The rules end when the label is removed.
         label("test.example.org/profile-");
         wait_for("the rules no longer apply", DEADLINE, || (!is_judged()).then_some(()));
     }
@@ -348,7 +348,7 @@ fn violations_older_than_the_label_may_stay_but_not_get_worse() {
 fn large_objects_can_be_changed_and_removed() {
     let site = Site::shared();
     prepare(&site);
-    // 600 different lists of nine hosts: each list spells a number with the two hosts.
+    // 600 different lists of nine hosts: each list encodes a number in binary, with one host for 0 and one for 1.
     let spelled =
         |number: usize| (0..9).map(move |bit| if number >> bit & 1 == 0 { OWN } else { "a.lab-ann.lab.example.org" });
     let entry = |number: usize| json!({"hosts": spelled(number).chain([OWN; 3].into_iter().take(number >> 9)).collect::<Vec<_>>()});
@@ -368,7 +368,7 @@ fn large_objects_can_be_changed_and_removed() {
     };
     let began = std::time::Instant::now();
     patch("pod", json!({"metadata": {"labels": {"a": "b"}}}));
-    // Comparing each volume with each other one takes half a minute.
+    // A comparison of each volume with every other one would take half a minute.
     assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
     patch("ingress", json!({"metadata": {"labels": {"a": "b"}}}));
     patch("ingress", json!({"metadata": {"finalizers": null}}));

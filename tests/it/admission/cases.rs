@@ -60,9 +60,9 @@ impl Case {
         self.operation.as_deref() == Some("UPDATE")
     }
 
-    /// Returns `None` if the API server makes such a review only in another way: for connections, evictions, scales and
-    /// reviews without an object, or if the webhook is cut off from the API server. `crates/core/src/admission`,
-    /// `subresources.rs` and `away.rs` test these.
+    /// Returns `None` for a case that cannot be sent as an object: a connection, an eviction, a scale, a review without
+    /// an object, or an identity that the webhook does not know or that is stale. `crates/core/src/admission`,
+    /// `subresources.rs` and `away.rs` test these cases.
     fn sendable(self) -> Option<Self> {
         let same = |kind: &Value| !["Scale", "Eviction"].contains(&kind["kind"].as_str().unwrap_or_default());
         let either = self.object.as_ref().or(self.old.as_ref())?;
@@ -113,7 +113,7 @@ fn cases(part: &str) -> BTreeMap<String, Vec<(String, Case)>> {
 /// Seals the tenants' namespaces, and then changes them as `identity` says.
 fn become_identity(site: &Site, sender: &Sender, identity: &str, level: &str) {
     let state = if identity == "suspended" { TenantState::Suspended } else { TenantState::Active };
-    // Foo is written last, so that a webhook that knows it knows the others too.
+    // Foo is written last, so that a webhook that knows foo knows the others too.
     for (account, namespace, uid, gid, groups) in [
         ("user:alice", "user-alice", 20001, 500, &[][..]),
         ("user:bob", "trial-bob", 20002, 500, &[]),
@@ -174,7 +174,7 @@ fn sent(site: &Site, sender: &Sender, part: &str, level: &str) -> Vec<(String, C
     answers
 }
 
-/// Attacks that the API server refuses itself: invalid objects, and certificates and changes that it allows nobody.
+/// Attacks that the API server refuses itself: invalid objects, and certificates and changes that it allows to nobody.
 const ATTACKS_IT_REFUSES: &[&str] = &[
     "approval-of-another-request-than-is-stored",
     "approval-of-masters-beside-ours",

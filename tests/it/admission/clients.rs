@@ -1,5 +1,5 @@
-//! The client certificate of the API server. The webhook demands it only after a review that showed it, and then of
-//! every client.
+//! The client certificate of the API server. After a review has arrived with this certificate, the webhook demands it
+//! from every client; before that, from nobody.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};

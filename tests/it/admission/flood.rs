@@ -33,7 +33,7 @@ const IDLE: usize = 1024;
 const ADDRESSES: usize = 4;
 const BODIES: usize = 60;
 const MIB: usize = 1 << 20;
-/// The number of wrong values in one body: half of those that are read. A small body has a quarter of this.
+/// The number of wrong values in one body: half of the maximum that is read. A small body has a quarter of this number.
 const WRONG: usize = 500_000;
 /// The limit of the webhook's container (`packaging/webhook`).
 const MEMORY: u64 = 512 << 20;

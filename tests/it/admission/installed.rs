@@ -1,4 +1,4 @@
-//! What `bursar webhook` does, and how the admission policy limits the rights that the daemon got for it.
+//! What `bursar webhook` does, and how the admission policy limits the rights that the daemon has for the webhook.
 
 use bursar_testkit::process::run;
 use bursar_testkit::ready::{DEADLINE, wait_for};

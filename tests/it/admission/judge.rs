@@ -177,7 +177,7 @@ fn audit_and_policies_agree_on_random_objects() {
         let (answered, found) = match &answer {
             Ok(stored) => {
                 let mut stored = stored.clone();
-                // The items of lists, which the audit reads, have neither field.
+                // The audit reads items of lists, which have neither field.
                 (stored["apiVersion"], stored["kind"]) = (object["apiVersion"].clone(), object["kind"].clone());
                 ("let through", judged(&stored))
             }

@@ -228,7 +228,7 @@ impl Site {
     }
 
     pub fn webhook(&self) -> &Process {
-        self.webhook.as_ref().expect("it was started")
+        self.webhook.as_ref().expect("the webhook was started")
     }
 
     /// Kills the webhook with SIGKILL.

@@ -423,7 +423,7 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-/// The approver approves it too, because nothing tells it from the certificate of a real administrator.
+/// The approver approves this certificate too, because nothing distinguishes it from that of a real administrator.
 const ADMINISTRATOR: &str = "has a listed administrator signed";
 
 /// Subjects of certificates that the attacker requests and approves. No policy can read the subject of a request, so
@@ -473,7 +473,8 @@ impl Attacked {
             let role = "--clusterrole=bursar-tenant";
             site.cluster.run(&["create", "rolebinding", name, role, "--user=somebody", "-n", place], "");
         }
-        // The class selects these namespaces. What the table has refused elsewhere is allowed in `bare`.
+        // The class selects these namespaces. In `bare`, which has no level, the daemon may set one, as below. The
+        // attacks on `adopted` and `levelled` are refused.
         let namespace = |name: &str, labels: Value| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
         let levelled = json!({"lab": "yes", "pod-security.kubernetes.io/enforce": "restricted"});
         for adopted in [
@@ -600,15 +601,15 @@ async fn issue_for(
     (account, kind_group, namespace): (&str, &str, Option<&str>),
     generation: u64,
 ) -> Result<Vec<u8>, SigningError> {
-    let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("a client");
+    let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("the kubeconfig is valid");
     let server = ApiServer::new(name(), client, Arc::default());
     server.let_approve(false);
-    let key = NewKey::generate().expect("a key");
+    let key = NewKey::generate().expect("a key can be generated");
     let group = format!("bursar:{account}#{generation}");
-    let id = format!("id-{}", account.rsplit(':').next().expect("a name"));
+    let id = format!("id-{}", account.rsplit(':').next().expect("the account has a name"));
     let names =
         Names { common_name: account, organizations: [Some(kind_group), Some(&group)], serial_number: Some(&id) };
-    let request = key.request(names).expect("a request");
+    let request = key.request(names).expect("a key signs its own request");
     let lifetime = Duration::from_hours(24);
     let unsigned = Unsigned { holder: &id, account, request: &request, lifetime, namespace, record: None };
     sign(&server, unsigned).await
@@ -648,7 +649,7 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
         assert!(THREATS.contains(attack), "docs/threat-model.md does not list this attack: {attack}");
     }
 
-    // A binding of the daemon's whose label somebody removed, in a namespace that is no longer adopted.
+    // The daemon made this binding. Then somebody removed its label, and the namespace is no longer adopted.
     assert!(THREATS.contains("empties a binding in a namespace of others, without a subject in it"));
     for arguments in [
         patched("foreign", "bursar-left", &emptied()),

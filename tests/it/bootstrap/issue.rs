@@ -133,7 +133,7 @@ async fn a_certificate_is_issued_and_delivered_and_works() {
     let world = World::new().await;
     let site = Site::shared();
     let (credential, home) = (world.credential("one"), world.home("one"));
-    // A request of Bursar's that was left behind.
+    // An earlier request of Bursar's was left behind.
     let mut stale = request("left-behind", "kubernetes.io/kube-apiserver-client");
     stale["metadata"]["labels"]["bursar.dev/id"] = json!("id-one");
     site.must("create", &stale);
@@ -150,7 +150,7 @@ async fn a_certificate_is_issued_and_delivered_and_works() {
     assert!((167..=168).contains(&lifetime), "{lifetime} h");
     assert!(certificate.renew_after > certificate.not_before && certificate.renew_after < certificate.not_after);
     assert_eq!(delivery.digest, "d1");
-    assert_eq!(requests("id-one"), "", "neither ours nor the stale one is left");
+    assert_eq!(requests("id-one"), "", "neither the new request nor the stale one is left");
 
     let mut kubectl = site.cluster.kubectl_as(&delivery.path);
     let who =

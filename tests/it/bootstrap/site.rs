@@ -66,7 +66,7 @@ limit_range = { container = { default = { cpu = "1" } } }
 claims = { read_write_many = ["nfs"] }
 "#;
 
-/// What gives administrators certificates.
+/// The lines of a class that give administrators certificates.
 const CERTIFIED: &str = r#"home = { prefix = "/home", kubeconfig = ".kube/config", create = false }
 credential = { kind = "certificate", lifetime = "7d", endpoints = ["internal"] }
 "#;

@@ -22,7 +22,7 @@ use bursar_testkit::ldif::{person_dn, tool_group_dn};
 use bursar_testkit::sample;
 use bursar_testkit::slapd::{BASE_DN, SlapdOptions};
 
-/// A ledger that reads a directory repeatedly.
+/// A ledger to which the answers of a directory are applied again and again.
 struct Story {
     source: SourceConfig,
     ledger: LedgerState,

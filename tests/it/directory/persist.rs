@@ -207,7 +207,7 @@ async fn a_full_read_that_differs_restarts_the_subscription_while_somebody_write
     let found = read_by(&told.source, &Pass::Whole(told.memory.clone())).await;
     ended.store(true, Ordering::SeqCst);
     writer.join().expect("the writes succeed");
-    assert!(found.compared.expect("compared").examples.contains(&"user guest was gone".to_owned()));
+    assert!(found.compared.expect("the full read was compared").examples.contains(&"user guest was gone".to_owned()));
     assert_same(&told.read().await, &read(told.source.clone()).await);
     told.wait(true).await;
     told.becomes_right(&told.source).await;
@@ -229,7 +229,7 @@ async fn a_restored_server_is_stale_by_the_changes_that_the_subscription_reporte
         }
         sleep(Duration::from_millis(10)).await;
     };
-    let (source, server) = (told.source.clone(), seen.server.clone().expect("it answered"));
+    let (source, server) = (told.source.clone(), seen.server.clone().expect("a server answered"));
     drop(told);
     slapd.start_copy(&backup);
     // Now its contextCSN is newer than the one that was seen.

@@ -172,7 +172,7 @@ fn identity(certificate: &Path) -> ClientIdentity {
 
 #[tokio::test]
 async fn a_client_certificate_authenticates_the_reader() {
-    // Without a bind the reader's access rule does not apply, and nothing is visible.
+    // Without a bind, the access rule for the reader does not apply, and no entry is visible.
     let slapd = super::site(SlapdOptions::default());
     let with = |identity: Option<ClientIdentity>, url: &str| {
         let config = ldap(&[url], &slapd);

@@ -1,7 +1,7 @@
 //! A proxy between Bursar and a real `slapd` that cuts, silences, slows or corrupts connections.
 //!
-//! In every case, a read that reports complete is right, the cache is never half updated, nothing panics, and the next
-//! read over a good connection is right without help. Without TLS, this is tested with broken messages and wrong
+//! In every case, a read that claims to be complete is right, the cache is never half updated, nothing panics, and the
+//! next read over a good connection is right without help. Without TLS, this is tested with broken messages and wrong
 //! results, because a changed letter in a name cannot be detected; with TLS, with any changed byte.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ pub enum Fault {
     Flip(usize),
     /// The LDAP message with this number is changed.
     Message(usize, Change),
-    /// This sees each LDAP message before the client does.
+    /// The function may change each LDAP message before the client gets it.
     Each(Change),
 }
 
@@ -49,7 +49,7 @@ pub enum Fault {
 pub struct Proxy {
     port: u16,
     fault: Arc<Mutex<Fault>>,
-    /// The maximum of bytes and messages that the server sent over one connection since the last query.
+    /// The largest number of bytes and of messages that the server sent over one connection since the last query.
     bytes: Arc<AtomicUsize>,
     messages: Arc<AtomicUsize>,
     pub connections: Arc<AtomicU64>,
@@ -83,7 +83,7 @@ impl Proxy {
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
-    /// Returns the maximum of bytes that the server sent over one connection since the last call.
+    /// Returns the largest number of bytes that the server sent over one connection since the last call.
     pub fn bytes(&self) -> usize {
         self.bytes.swap(0, Ordering::SeqCst)
     }

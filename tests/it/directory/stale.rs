@@ -1,4 +1,4 @@
-//! Servers that are behind an earlier read: nothing of their answers is used.
+//! Servers that are behind an earlier read: no part of their answers is used.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

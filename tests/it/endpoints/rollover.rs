@@ -1,4 +1,4 @@
-//! The CA of the API server's certificate is replaced step by step, as in `docs/operations.md`. Every kubeconfig works at
+//! The CA of the API server's certificate is replaced step by step, as in `docs/clusters.md`. Every kubeconfig works at
 //! every moment.
 
 use std::fs;
@@ -70,8 +70,8 @@ fn a_ca_is_replaced_while_every_kubeconfig_keeps_working() {
     assert_eq!(with_bundle(&world, &old), 4);
     check_all_work(&world);
 
-    // 1. Both CAs: one tool first, then two in a cycle. The tool that failed before is retried beside them when its
-    // retry is due.
+    // 1. Both CAs: one tool first, then two in a cycle. The tool that failed before is retried in addition, when its
+    //    retry is due.
     let both = format!("{old}{new}");
     put(&both);
     world.reload();

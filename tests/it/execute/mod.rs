@@ -54,7 +54,7 @@ async fn new_objects_are_created_and_their_watch_events_are_not_drift() {
     for key in &keys {
         assert!(world.is_settled(key), "{key:?} right after the write");
     }
-    // New objects are created without a read before.
+    // New objects are created without a prior read.
     let asked = asked_by_all(&Servers::shared().cluster, mark);
     let ours = asked.iter().filter(|request| format!("{request:?}").contains("execute-new"));
     let ours: Vec<_> = ours.filter(|request| request.user == "admin" && request.verb != "watch").collect();
@@ -72,8 +72,8 @@ async fn new_objects_are_created_and_their_watch_events_are_not_drift() {
     assert_eq!(world.events.len(), 1, "{:?}", world.events);
 }
 
-/// A policy that refuses quotas, and a label, until it is deleted stands in for a policy that is evaluated with a stale
-/// namespace.
+/// Here a policy of the test refuses quotas and one label until the policy is deleted. To the executor, this looks like
+/// the daemon's own policy when the API server evaluates it with a stale namespace.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_our_policy_refuses_is_retried_if_the_namespace_was_just_written() {
     let mut world = World::new("execute-stale").await;
@@ -397,7 +397,8 @@ async fn a_ledger_that_records_nothing_stops_the_execution() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_down_has_no_inventory_and_reports_why() {
     let uri = format!("https://127.0.0.1:{}", bursar_testkit::ports::free_port());
-    let client = connect(kube::Config::new(uri.parse().expect("the URL is valid"))).expect("a client");
+    let client =
+        connect(kube::Config::new(uri.parse().expect("the URL is valid"))).expect("the TLS settings are valid");
     let watch = ClusterWatch::start(&client, cluster(), managed_kinds(), Arc::default());
     let error = watch.wait_until_ready(Duration::from_secs(2)).await.expect_err("no server listens");
     assert!(error.to_string().contains("refused"), "{error}");

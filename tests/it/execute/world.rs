@@ -49,7 +49,7 @@ impl World {
         let changed = Arc::new(Notify::new());
         let client = client().await;
         let watch = ClusterWatch::start(&client, cluster(), kinds, Arc::clone(&changed));
-        watch.wait_until_ready(DEADLINE).await.expect("the watches of a running cluster");
+        watch.wait_until_ready(DEADLINE).await.expect("the watches list their objects");
         let face = Cluster {
             default_endpoint: "internal".to_owned(),
             endpoints: BTreeMap::new(),

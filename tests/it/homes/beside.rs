@@ -1,5 +1,5 @@
-//! The files beside a kubeconfig: the copy of the user's part, the token files and backups. What a user puts in their
-//! places neither costs a credential nor keeps Bursar's key in the home.
+//! The files beside a kubeconfig: the copy of the user's part, the token files and backups. If a user puts other things
+//! in the places of these files, no credential is issued in vain, and Bursar's key is still removed from the home.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -25,7 +25,7 @@ fn mark(how: &str, path: &Path) {
     assert!(marked.success(), "chattr {how} {}", path.display());
 }
 
-/// Puts something into the way.
+/// Puts an obstacle in the place of a file.
 type Plant = fn(&Path);
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn the_test_of_a_delivery_tries_the_files_beside_the_kubeconfig() {
         plant(&target.home.join(".kube").join(KEPT));
         let tried = homed.ask(&target, test_delivery()).await;
         assert_eq!(tried.expect_err("the copy cannot be written").reason(), reason);
-        // A file without a part of the user's needs no copy.
+        // A file that contains nothing of the user's needs no copy.
         make_file(&target.home.join(".kube/config"), UID, b"");
         assert_eq!(homed.ask(&target, test_delivery()).await, Ok(Answer::Writable));
     }

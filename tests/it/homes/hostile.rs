@@ -40,7 +40,7 @@ impl Plot {
     }
 }
 
-/// The folder of the homes, as homed is asked for it and as the tests fill it.
+/// The folder of the homes: its path in requests to homed, and the path at which the tests fill it.
 struct Ground {
     asked: PathBuf,
     planted: PathBuf,
@@ -80,7 +80,7 @@ fn snapshot(folder: &Path) -> BTreeMap<PathBuf, String> {
         if kind.is_dir() {
             left.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
         }
-        // As few questions as possible are asked, because each takes time if 300 files are on NFS.
+        // Makes as few system calls as possible, because each takes time if 300 files are on NFS.
         let is_small = kind.is_file() && (1..64 * 1024).contains(&found.len());
         let content = if is_small { fs::read(&path).unwrap_or_default() } else { vec![] };
         let link = kind.is_symlink().then(|| fs::read_link(&path).ok());

@@ -67,9 +67,9 @@ fn make_homes(folder: &Path, count: usize) -> Vec<PathBuf> {
 
 /// Not a test: the daemon that the next test kills.
 #[tokio::test]
-#[ignore = "is started by daemon_killed_while_it_delivers"]
+#[ignore = "is started by a_daemon_that_is_killed_leaves_whole_files_and_its_successor_delivers_all"]
 async fn deliverer() {
-    let folder = PathBuf::from(std::env::var_os(DELIVERER).expect("a folder"));
+    let folder = PathBuf::from(std::env::var_os(DELIVERER).expect("the test sets this variable"));
     let homes = homes_of(&folder);
     for version in 1..200 {
         cycle(&folder.join("homed.sock"), &homes, &version.to_string(), &mut BTreeSet::new()).await;

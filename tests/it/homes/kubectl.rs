@@ -128,7 +128,7 @@ async fn kubectl_and_deliveries_do_not_lose_each_others_changes() {
     assert!(delivered > 10, "{delivered} deliveries");
 }
 
-/// Makes `.kube` with a file of the user's and a lock. Returns the path of the lock.
+/// Makes `.kube` with a user's kubeconfig and a lock. Returns the path of the lock.
 fn locked(target: &HomeTarget, age: Option<Duration>) -> PathBuf {
     make_directory(&target.home.join(".kube"), UID);
     make_file(&target.home.join(".kube/config"), UID, b"x-mine: 1\n");
@@ -152,11 +152,12 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     assert!(error.to_string().contains("config.lock") && error.remedy().contains("retried automatically"), "{error}");
     assert_eq!(fs::read(target.home.join(".kube/config")).expect("the file is readable"), b"x-mine: 1\n");
     assert!(lock.exists() && names_in(&target.home.join(".kube")) == ["config", "config.lock"]);
-    // The same holds for other requests. A lock that is removed while homed waits does not matter.
+    // A test write needs no lock, but the test of a delivery waits for it. If the lock is removed meanwhile, that test
+    // succeeds.
     let names = entries("1").names();
     homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect("no lock is needed for that");
-    // A credential must not be issued for a file that cannot be written then.
-    let tried = homed.ask(&target, test_delivery()).await.expect_err("locked");
+    // A credential must not be issued for a file that cannot be written afterwards.
+    let tried = homed.ask(&target, test_delivery()).await.expect_err("the file is locked");
     assert_eq!(tried.reason(), "in-use", "{tried}");
     let began = Instant::now();
     let remover = std::thread::spawn({
@@ -232,7 +233,7 @@ async fn the_lock_of_a_killed_worker_is_removed_by_the_next_request() {
         }
         let lock = kube.join("config.lock");
         make_file(&lock, UID, content);
-        fs::set_permissions(&lock, PermissionsExt::from_mode(0o400)).expect("as ours are");
+        fs::set_permissions(&lock, PermissionsExt::from_mode(0o400)).expect("tests run as root, who may change modes");
         let asked =
             homed.ask(&target, Work::Inspect { names: entries("1").names() }).await.expect("homed accepts the request");
         assert!(matches!(asked, Answer::Inspected(_)));
@@ -284,16 +285,16 @@ async fn the_test_of_a_delivery_refuses_a_file_that_is_touched_again_and_again()
         let (done, config) = (done.clone(), config.clone());
         move || {
             while !done.load(Ordering::Relaxed) {
-                let file = fs::File::open(&config).expect("opens");
-                file.set_modified(SystemTime::now()).expect("touched");
+                let file = fs::File::open(&config).expect("the file exists");
+                file.set_modified(SystemTime::now()).expect("the file is writable");
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
     });
     let tried = homed.ask(&target, test_delivery()).await;
     done.store(true, Ordering::Relaxed);
-    toucher.join().expect("ended");
-    assert_eq!(tried.expect_err("touched").reason(), "in-use");
+    toucher.join().expect("the thread does not panic");
+    assert_eq!(tried.expect_err("the file changes all the time").reason(), "in-use");
     homed.ask(&target, test_delivery()).await.expect("nobody touches it");
     assert_eq!(names_in(&target.home.join(".kube")), ["config"]);
 }
@@ -369,7 +370,7 @@ async fn the_test_write_finds_obstacles_before_a_credential_is_issued() {
     assert_eq!(try_it().await.expect_err("the context belongs to the user").reason(), "foreign-entry");
     assert_eq!(names_in(&target.home.join(".kube")), ["k8s"]);
     assert_eq!(fs::read(target.home.join(".kube/k8s")).expect("the file is readable"), own);
-    // A request without a kubeconfig needs no kubeconfig path that root allowed.
+    // A request that does not concern the kubeconfig is accepted even if root did not allow the kubeconfig path.
     let other = HomeTarget { kubeconfig: ".kube/config".into(), ..target.clone() };
     homed.ask(&other, Work::EnsureHome { create: false, skeleton: false }).await.expect("homed accepts the request");
     homed.ask(&other, Work::SshKeys { keys: Vec::new() }).await.expect("homed accepts the request");
@@ -407,7 +408,7 @@ async fn a_home_is_missing_only_if_its_file_system_is_mounted() {
     // Exports are often mounted on folders beneath the prefix.
     for home in ["b/bob", "c/carl"] {
         let (reason, remedy) = without(home, None).await;
-        let folder = prefix.join(home.split_once('/').expect("a folder").0);
+        let folder = prefix.join(home.split_once('/').expect("the home is in a folder").0);
         let folder = folder.to_str().expect("the path is UTF-8");
         assert!(reason == "missing-prefix" && remedy.contains(folder), "{reason}: {remedy}");
     }

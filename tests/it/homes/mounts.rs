@@ -51,10 +51,10 @@ impl Mounted {
             .args([format!("set -eu; homes=$1\n{HOME}\n{script}"), "sh".to_owned()])
             .arg(homes)
             .status();
-        assert!(ran.expect("nsenter").success(), "{script}");
+        assert!(ran.expect("nsenter is installed").success(), "{script}");
     }
 
-    /// Delivers an SSH key, and returns the target with the mount of the answer.
+    /// Delivers an SSH key, and returns the target with the mount point that homed reported.
     async fn with_key(&self, name: &str) -> HomeTarget {
         let target = self.target(name);
         let answer = self.homed.ask(&target, Work::SshKeys { keys: vec![key(1)] }).await;
@@ -83,7 +83,7 @@ impl Mounted {
     }
 }
 
-/// Makes a home: a function of the scripts.
+/// A shell function for the scripts that makes a home.
 const HOME: &str = "home() { install -d -o 52503 -g 52503 -m 0700 $homes/$1 $homes/$1/.kube; }";
 
 fn no_keys() -> Work {
@@ -270,7 +270,7 @@ async fn a_home_with_a_mount_of_its_own_never_counts_as_gone() {
     // An automounter that cannot mount a home answers that there is none.
     world.run("umount $homes/foo; rm -r $homes/foo");
     for work in [no_keys(), Work::RemoveKubeconfig { names: entries("1").names() }] {
-        let error = world.homed.ask(&target, work).await.expect_err("not mounted");
+        let error = world.homed.ask(&target, work).await.expect_err("the file system is not mounted");
         assert_eq!(error.reason(), "missing-prefix");
         assert!(error.remedy().contains("--former-mount"), "{}", error.remedy());
     }
@@ -298,14 +298,14 @@ async fn the_test_of_a_delivery_needs_the_room_of_the_delivery() {
         "home foo; mount -t tmpfs -o size=128k,mode=755 tmpfs $homes/foo; home foo; chown 52503:52503 $homes/foo";
     let world = Mounted::with(script, &[]);
     let config = world.seen("foo/.kube/config");
-    fs::write(&config, format!("# {}\nx-mine: 1\n", "x".repeat(60 * 1024))).expect("a file");
-    chown(&config, Some(UID), Some(UID)).expect("owner");
-    fs::write(world.seen("foo/filler"), vec![0; 32 * 1024]).expect("a filler");
+    fs::write(&config, format!("# {}\nx-mine: 1\n", "x".repeat(60 * 1024))).expect("the disk has space");
+    chown(&config, Some(UID), Some(UID)).expect("tests run as root, who may change owners");
+    fs::write(world.seen("foo/filler"), vec![0; 32 * 1024]).expect("the disk has space");
     let ask = async |work: Work| reason(world.homed.ask(&world.target("foo"), work).await);
     assert_eq!(ask(Work::TestWrite { replace_unparsable: false }).await, "Writable", "a small file has room");
     assert_eq!((ask(test_delivery()).await, ask(write(entries("1"))).await), ("no-space".into(), "no-space".into()));
-    fs::remove_file(world.seen("foo/filler")).expect("removed");
-    fs::write(&config, "x-mine: 1\n").expect("a small file");
+    fs::remove_file(world.seen("foo/filler")).expect("the filler exists");
+    fs::write(&config, "x-mine: 1\n").expect("the disk has space");
     assert_eq!(ask(test_delivery()).await, "Writable");
     assert_eq!(names_in(&world.seen("foo/.kube")), ["config"]);
 }
@@ -333,8 +333,10 @@ async fn a_file_system_that_a_user_mounted_over_a_home_is_not_asked() {
             until grep -q \" $homes/$over \" /proc/self/mountinfo; do sleep 0.02; done
         done";
     let world = Mounted::with(script, &["--deadline", "3s"]);
-    let processes = fs::read_to_string(world.homed.folder.path().join("bindfs")).expect("process ids");
-    let processes = processes.lines().map(|id| id.parse().ok().and_then(Pid::from_raw).expect("a process id"));
+    let processes =
+        fs::read_to_string(world.homed.folder.path().join("bindfs")).expect("the script wrote the process ids");
+    let processes =
+        processes.lines().map(|id| id.parse().ok().and_then(Pid::from_raw).expect("each line is a process id"));
     let stopped = Stopped(processes.collect());
     stopped.0.iter().for_each(|process| kill_process(*process, Signal::STOP).expect("bindfs runs"));
     for name in ["foo", "deep/bar", "foo"] {
@@ -346,8 +348,8 @@ async fn a_file_system_that_a_user_mounted_over_a_home_is_not_asked() {
     world.homed.write(&world.target("well")).await.expect("other homes are served");
 }
 
-/// Mounts a FUSE file system of the user on a file, whose program never answers. It needs a free descriptor. Every
-/// process that keeps the descriptor open keeps the file system alive.
+/// A shell function that mounts a FUSE file system of the user on a file. Its program never answers. The function needs
+/// the number of a free descriptor. Every process that keeps the descriptor open keeps the file system alive.
 const HANG: &str = "hang() { eval \"exec $1<>/dev/fuse\"
     mount -i -t fuse -o fd=$1,rootmode=$2,user_id=52503,group_id=52503 none $3; }";
 

@@ -35,7 +35,8 @@ pub async fn between(
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("the system has a free port");
     let url = format!("http://{}", listener.local_addr().expect("a listener has an address"));
     let config = KeycloakConfig { url, allow_plaintext: true, ca_pem: None, ..realm.config() };
-    // A client of plain HTTP loads its trusted authorities too. On a host without any, that fails, so one is given.
+    // Even for plain HTTP, the client loads the host's trusted authorities. This fails on a host that has none, so the
+    // configuration names one.
     let config = KeycloakConfig { ca_pem: realm.config().ca_pem, ..config };
     let pem = realm.config().ca_pem.expect("the PEM is valid");
     let trusted = Certificate::from_pem_bundle(pem.as_bytes()).expect("the PEM is valid");

@@ -102,7 +102,7 @@ async fn a_list_that_changes_during_the_read_is_partial() {
 #[tokio::test(flavor = "multi_thread")]
 async fn users_added_during_a_read_do_not_make_it_partial() {
     let people: Vec<_> = (0..6).map(|n| person(&format!("m{n}-came"), 2000 + n, &[])).collect();
-    // Users are added before all others, which shifts the pages; at the end; and after the last page.
+    // Users are added before all others (which shifts the pages), at the end, and after the last page was read.
     for (name, at, comes) in [
         ("came-a", "/users?first=1&", "a-came"),
         ("came-b", "/users?first=1&", "z-came"),
@@ -154,7 +154,7 @@ async fn a_failed_request_makes_the_read_partial() {
             let timeout = if expected.ends_with("300ms") { Duration::from_millis(300) } else { config.timeout };
             let found = read(source(KeycloakConfig { timeout, ..config })).await;
             assert_ne!(found.completeness, Completeness::Complete, "{path}: {expected}");
-            // For a login, the message for a 404 is another one.
+            // If a login gets a 404, the message is another one.
             let told = why(&found).contains(expected) || why(&found).contains("there is no realm");
             assert!(told, "{path}: {expected}: {}", why(&found));
         }

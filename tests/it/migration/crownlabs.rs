@@ -17,7 +17,7 @@ use crate::world::World;
 const PAGE: &str = include_str!("../../../docs/migration/crownlabs.md");
 const GROUP: &str = "crownlabs.polito.it";
 
-/// Returns the definition of one of its kinds, as far as the test needs it.
+/// Returns the definition of one of the operator's kinds, as far as the test needs it.
 fn definition(kind: &str, version: &str) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});

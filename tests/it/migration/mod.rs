@@ -270,7 +270,7 @@ pub fn binding(namespace: &str, name: &str, role: &str, (kind, subject): (&str, 
     })
 }
 
-/// Returns a role for what people have in namespaces.
+/// Returns a ClusterRole with rights that people have in their namespaces.
 pub fn role(name: &str, resources: &[&str], verbs: &[&str]) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},

@@ -1,4 +1,5 @@
-//! The mail that asks people to perform their required actions: it is sent once, and repeated until it is accepted.
+//! The mail that asks people to perform their required actions. Bursar tries until a mail server accepts the mail, and
+//! then never sends it again.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -279,6 +279,7 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     works(&world, &folder(&world, "ce1", "foo").join("config"));
     // Restores the second host, which other tests in this cluster use.
     world.configure("hosts = [\"ce1\"]", "hosts = [\"ce1\", \"ce2\"]");
+    good(&mut world);
 }
 
 #[test]

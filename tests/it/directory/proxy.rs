@@ -450,3 +450,8 @@ async fn spoiled_messages_never_falsify_a_first_refresh() {
 async fn spoiled_messages_never_falsify_a_refresh() {
     spoil(2).await;
 }
+
+#[tokio::test]
+async fn spoiled_messages_never_falsify_a_full_read_that_follows_another() {
+    spoil(3).await;
+}

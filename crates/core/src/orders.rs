@@ -487,7 +487,7 @@ mod tests {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
-        let file = world.ledger.deliveries_of(&foo).next().expect("a delivery").1.path.clone();
+        let file = world.ledger.deliveries_of(&foo).next().expect("there is a delivery").1.path.clone();
         for (complete, expected) in [(true, false), (false, true)] {
             let target =
                 Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: None, ticket: Some("T1".into()) };

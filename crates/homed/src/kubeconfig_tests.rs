@@ -353,7 +353,7 @@ proptest! {
         // Removing our entries restores the original content.
         let removed = remove(&with_ours, &names).expect("the entries can be removed").expect("the text changes");
         let mut before = content(&text);
-        // A current context that had our name before the merge counts as ours and is removed.
+        // A current context that had our name before the merge counts as ours, and is removed.
         before.retain(|(key, value)| key.text() != Some("current-context") || value.text() != Some("toolforge"));
         prop_assert_eq!(before, content(&removed));
         prop_assert_eq!(remove(&removed, &names).expect("the entries can be removed"), None);
@@ -592,7 +592,7 @@ fn entries_of_a_removed_endpoint_are_removed_and_the_users_own_stay() {
     let before = before.replace("clusters:\n", &format!("clusters:\n{tunnel}"));
     let delivered = deliver(&before, &with(&["prod"]), &[]).expect("the text can be merged");
     let after = delivered.text.expect("the text changes").to_string();
-    // What is removed could be the user's own, so a copy is kept.
+    // A removed entry could be the user's own, so a copy is kept.
     let kept = delivered.kept.expect("the user's part is worth keeping");
     assert!(kept.contains("prod-out") && !kept.contains("client-key-data"), "{}", *kept);
     let config = kube::config::Kubeconfig::from_yaml(&after).expect("the text is a kubeconfig");

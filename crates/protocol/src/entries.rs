@@ -103,7 +103,7 @@ pub struct OurEntries {
     pub users: BTreeSet<String>,
 }
 
-/// The most names of a list in an answer. The user decides how many the file has.
+/// The most names of a list in an answer. The user decides how many entries the file has.
 const MAX_TOLD_NAMES: usize = 100;
 
 impl OurEntries {

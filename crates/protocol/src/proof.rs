@@ -28,7 +28,7 @@ pub enum UserProof {
         /// The private key as PEM.
         key_pem: SecretText,
     },
-    /// A token in a file, which clients read again after it was replaced.
+    /// A token in a file, which clients read again after each replacement.
     Token(TokenFiles),
     /// A login with kubelogin.
     Login(Login),
@@ -89,10 +89,10 @@ impl Grant {
     }
 }
 
-/// The names of the files of [`TokenFiles`]. The token is written last, so a program that finds it finds the others
-/// too.
+/// The names of the files of [`TokenFiles`]. The token is written last, so a program that finds the token finds the
+/// other files too.
 pub const TOKEN_FILES: [&str; 4] = ["ca.crt", "namespace", "kubernetes.env", TOKEN];
-/// The name of the only secret file.
+/// The name of the token's file, the only secret one.
 pub const TOKEN: &str = "token";
 
 impl UserEntry {
@@ -114,7 +114,8 @@ impl UserEntry {
     }
 }
 
-/// Returns the folder of a user's files, relative to that of the kubeconfig; `None` if its name could lead elsewhere.
+/// Returns the folder of a user's files, relative to the kubeconfig's folder; `None` if the user's name is not a plain
+/// file name.
 #[must_use]
 pub fn folder(user: &str) -> Option<&str> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

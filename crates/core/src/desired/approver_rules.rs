@@ -100,7 +100,7 @@ mod tests {
         let with = |lifetime: Duration| {
             let mut policy = policy();
             let class = policy.classes.get_mut("tool").expect("class tool");
-            class.credential.as_mut().expect("its credential").kind = CredentialKind::Certificate { lifetime };
+            class.credential.as_mut().expect("there is a credential").kind = CredentialKind::Certificate { lifetime };
             policy
         };
         let longer = with(Duration::from_hours(1000 * 24));

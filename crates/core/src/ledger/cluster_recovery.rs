@@ -416,7 +416,7 @@ mod tests {
     fn tenancy(account: &Account, generation: u64, state: TenantState) -> Tenancy {
         let identity = Identity {
             cluster: ClusterName("prod".into()),
-            namespace: format!("tool-{}", account.kubernetes_name).try_into().expect("a valid namespace name"),
+            namespace: format!("tool-{}", account.kubernetes_name).try_into().expect("the namespace name is valid"),
             id: account.id.clone(),
             directory_id: account.directory_id.clone(),
             account: account.account_name(),

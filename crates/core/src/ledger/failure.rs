@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_delivery_that_is_undone_again_and_again_is_repeated_hourly_at_last() {
-        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a valid time");
+        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("the time is valid");
         let mut before: Option<Failure> = None;
         let waits = (0..10).map(|_| {
             let next = Failure::overwritten("why".to_owned(), before.as_ref(), now);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn an_attempt_that_a_wrong_clock_delayed_is_due_at_once() {
-        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a valid time");
+        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("the time is valid");
         let waits = |step: &str, wait: SignedDuration| {
             Failure { step: step.to_owned(), attempts: 9, next_try: now + wait, ..Failure::begun(now) }.waits(now)
         };

@@ -61,7 +61,7 @@ mod tests {
         let ids = ["foo", "bar"].map(|name| world.add(AccountKind::Tool, name, Some(52503)));
         world.cycle();
         assert_eq!(Missing::of(&world.ledger), Vec::new());
-        let at = |second| Timestamp::from_second(second).expect("a valid time");
+        let at = |second| Timestamp::from_second(second).expect("the time is valid");
         for (id, since) in ids.iter().zip([3600, 7200]) {
             let absence = Absence { since: at(since), counted_at: at(7200), seconds: 0, due: at(since + 86400) };
             world.account(id).absence = Some(absence);

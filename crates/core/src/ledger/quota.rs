@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("a valid time")
+        Timestamp::from_second(second).expect("the time is valid")
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn midnight_is_written_as_a_date() {
-        assert_eq!(day("2027-01-01T00:00:00Z".parse().expect("a valid time")), "2027-01-01");
-        assert_eq!(day("2027-01-01T08:00:00Z".parse().expect("a valid time")), "2027-01-01T08:00:00Z");
+        assert_eq!(day("2027-01-01T00:00:00Z".parse().expect("the time is valid")), "2027-01-01");
+        assert_eq!(day("2027-01-01T08:00:00Z".parse().expect("the time is valid")), "2027-01-01T08:00:00Z");
     }
 }

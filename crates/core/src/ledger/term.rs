@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn at(days: i64, seconds: i64) -> Timestamp {
-        let start: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a valid time");
+        let start: Timestamp = "2026-05-03T12:00:00Z".parse().expect("the time is valid");
         start + SignedDuration::from_hours(24 * days) + SignedDuration::from_secs(seconds)
     }
 

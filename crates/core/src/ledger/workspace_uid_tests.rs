@@ -9,7 +9,7 @@ use crate::ledger::cluster_recovery::{Facts, Tenancy, learn};
 use crate::plan::testing::{World, course, workspace_of};
 
 fn uid(number: i64) -> Uid {
-    Uid::try_from(number).expect("a valid uid")
+    Uid::try_from(number).expect("the uid is valid")
 }
 
 fn range(first: i64, last: i64) -> UidRange {
@@ -111,7 +111,7 @@ fn tenancy(world: &World, id: &AccountId) -> Tenancy {
     let account = &world.ledger.accounts[id];
     let identity = crate::contract::Identity {
         cluster: ClusterName("prod".into()),
-        namespace: format!("workspace-{}", account.kubernetes_name).try_into().expect("a valid namespace name"),
+        namespace: format!("workspace-{}", account.kubernetes_name).try_into().expect("the namespace name is valid"),
         id: id.clone(),
         directory_id: account.directory_id.clone(),
         account: account.account_name(),

@@ -249,7 +249,7 @@ mod tests {
     const SHARED: u32 = 3000;
 
     fn gid(number: u32) -> Gid {
-        i64::from(number).try_into().expect("a valid gid")
+        i64::from(number).try_into().expect("the gid is valid")
     }
 
     fn id(text: &str) -> DirectoryId {
@@ -264,9 +264,9 @@ mod tests {
         let created = |year: i64| jiff::Timestamp::from_second(year * 31_557_600).ok();
         let person = |(at, name): (usize, &&str)| {
             let named = groups.iter().filter(|(_, _, _, members)| members.contains(name));
-            let uid = i64::try_from(at).expect("a small number") + if source == "first" { 20_001 } else { 30_001 };
+            let uid = i64::try_from(at).expect("the number is small") + if source == "first" { 20_001 } else { 30_001 };
             let ids = PosixIdentity {
-                uid: uid.try_into().expect("a valid uid"),
+                uid: uid.try_into().expect("the uid is valid"),
                 gid: gid(500),
                 groups: named.map(|(_, number, ..)| gid(*number)).collect(),
             };
@@ -310,7 +310,7 @@ mod tests {
     impl Story {
         fn hears(&mut self, reads: Vec<SourceRead>) {
             let policy = testing::policy();
-            let now = jiff::Timestamp::from_second(1_790_000_000).expect("a valid time");
+            let now = jiff::Timestamp::from_second(1_790_000_000).expect("the time is valid");
             let unasked = self.1.iter().filter(|name| reads.iter().all(|read| read.source != **name));
             let unasked = unasked.map(|name| (*name).to_owned()).collect();
             let snapshot: DirectorySnapshot = merge(reads, unasked, &policy, &self.0);
@@ -414,7 +414,7 @@ mod tests {
         let both = |of_tool: u32, of_group: u32| {
             let mut read = read("first", PEOPLE, &[("foo", of_group, 30, &["alice"])]);
             let ids = PosixIdentity {
-                uid: 50_001.try_into().expect("a valid uid"),
+                uid: 50_001.try_into().expect("the uid is valid"),
                 gid: gid(of_tool),
                 groups: BTreeSet::new(),
             };

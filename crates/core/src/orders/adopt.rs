@@ -159,7 +159,7 @@ mod tests {
     use crate::plan::testing::World;
 
     fn adopt(world: &World, namespace: &str, owner: &str) -> Result<OrderOutcome, Refusal> {
-        let owner = Some(owner.parse().expect("a valid account name"));
+        let owner = Some(owner.parse().expect("the account name is valid"));
         let wanted = AdoptObject { object: format!("namespace {namespace}"), owner, reason: None, ticket: None };
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
         object(&world.ledger, &world.policy, &wanted, note)
@@ -203,15 +203,17 @@ mod tests {
         let mut world = World::new();
         let dotted = world.add(AccountKind::Tool, "john.doe", Some(52_503));
         let plain = world.add(AccountKind::Tool, "jane", Some(52_504));
-        let OrderOutcome { changes, text, .. } = adopt(&world, "tool-john-doe", "tool:john.doe").expect("an order");
+        let OrderOutcome { changes, text, .. } =
+            adopt(&world, "tool-john-doe", "tool:john.doe").expect("there is an order");
         assert!(text.contains("tool:john.doe: namespace tool-john-doe to be adopted"), "{text}");
         for change in &changes {
             world.ledger.apply(change);
         }
         assert_eq!(world.ledger.accounts[&dotted].kubernetes_name, "john-doe");
         assert_eq!(world.ledger.orders.len(), 1);
-        let refusal =
-            |world: &World, namespace: &str, owner: &str| adopt(world, namespace, owner).err().expect("a refusal");
+        let refusal = |world: &World, namespace: &str, owner: &str| {
+            adopt(world, namespace, owner).err().expect("there is a refusal")
+        };
         let taken = refusal(&world, "tool-john-doe", "tool:jane");
         assert!(taken.text.contains("john-doe is already the name of tool:john.doe"), "{}", taken.text);
         let other = refusal(&world, "user-jane", "tool:jane");

@@ -166,7 +166,9 @@ mod tests {
             let target = Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: None, ticket: None };
             let amounts = BTreeMap::from([(resource.to_owned(), "8".to_owned())]);
             let order = QuotaSet { target, amounts, until: None, cluster: None };
-            set(&world.ledger, &world.policy, &world.ledger.accounts[&foo], &order, &note).expect("an override").text
+            set(&world.ledger, &world.policy, &world.ledger.accounts[&foo], &order, &note)
+                .expect("there is an override")
+                .text
         };
         assert!(!told(&world, "limits.cpu").contains("are refused"), "the class has a default");
         let class = world.policy.classes.get_mut("tool").expect("the sample policy has class tool");

@@ -102,10 +102,16 @@ impl Story {
             (RealmAction::RealmRemoveRole { role }, _) => drop(self.seen.roles.remove(role)),
             (RealmAction::RealmAssign { roles }, _) => {
                 let account = &self.world.ledger.accounts[&step.id];
-                let user =
-                    user_of(&self.world.ledger, &self.rules, account).expect("an earlier step made it").to_owned();
+                let user = user_of(&self.world.ledger, &self.rules, account)
+                    .expect("an earlier step made the object")
+                    .to_owned();
                 for role in roles {
-                    self.seen.roles.get_mut(role).expect("an earlier step made it").holders.insert(user.clone());
+                    self.seen
+                        .roles
+                        .get_mut(role)
+                        .expect("an earlier step made the object")
+                        .holders
+                        .insert(user.clone());
                 }
             }
             (RealmAction::RealmUnassign { user, roles }, _) => {
@@ -114,7 +120,7 @@ impl Story {
                 }
             }
             (RealmAction::RealmMail { .. }, _) => {
-                row.as_mut().expect("an earlier step made it").mailed_at = Some(self.world.now);
+                row.as_mut().expect("an earlier step made the object").mailed_at = Some(self.world.now);
             }
             (action, None) => panic!("the account of this step has no row: {action:?}"),
         }

@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     fn stamp(text: &str) -> Stamp {
-        Stamp::parse(text).expect("a valid time")
+        Stamp::parse(text).expect("the time is valid")
     }
 
     fn vector(pairs: &[(&str, &str)]) -> Marks {
@@ -298,7 +298,7 @@ mod tests {
     }
 
     fn now() -> Timestamp {
-        "2026-11-22T10:00:00Z".parse().expect("a valid time")
+        "2026-11-22T10:00:00Z".parse().expect("the time is valid")
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
         let json = serde_json::to_string(&vector(&[("x 001", "20261122100000.000007Z")])).expect("serializable marks");
         assert_eq!(json, r#"{"changes":{"x 001":"20261122100000.000007Z"}}"#);
         assert_eq!(
-            serde_json::from_str::<Marks>(&json).expect("the JSON of marks"),
+            serde_json::from_str::<Marks>(&json).expect("the marks are valid JSON"),
             vector(&[("x 001", "20261122100000.000007Z")])
         );
     }
@@ -364,7 +364,7 @@ mod tests {
         let one = seen(&[("a", &at(1)), ("b", "20261101000000Z")]);
         assert!(known.behind(&one).is_some());
         assert!(known.is_slow_clock(&one, now()));
-        let soon: Timestamp = "2026-11-22T09:45:58Z".parse().expect("a valid time");
+        let soon: Timestamp = "2026-11-22T09:45:58Z".parse().expect("the time is valid");
         assert!(!known.is_slow_clock(&one, soon), "a replica may be a few minutes behind");
         let other = [seen(&[("a", "20261122093000Z")]), seen(&[("a", &at(1)), ("b", "20261031235959Z")])];
         for shown in other.iter().chain([&known]) {

@@ -403,7 +403,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     fn gid(number: i64) -> Gid {
-        number.try_into().expect("a valid gid")
+        number.try_into().expect("the gid is valid")
     }
 
     fn posix(read: &SourceRead, name: &str) -> Option<PosixIdentity> {

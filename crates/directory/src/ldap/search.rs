@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn entry(text: &str) -> Marks {
-        let stamp = Stamp::parse(text).expect("a valid time");
+        let stamp = Stamp::parse(text).expect("the time is valid");
         Marks { entries: BTreeMap::from([(DirectoryId("a".to_owned()), stamp)]), ..Marks::default() }
     }
 
@@ -138,7 +138,7 @@ mod tests {
     fn an_answer_with_one_entry_from_a_slow_clock_is_used_after_five_minutes() {
         let shown = entry("20261122100000Z");
         for (time, is_used) in [("2026-11-22T10:06:39Z", false), ("2026-11-22T10:06:40Z", true)] {
-            let now: Timestamp = time.parse().expect("a valid time");
+            let now: Timestamp = time.parse().expect("the time is valid");
             let marks = Arc::new(entry("20261122100140Z"));
             let history = ServerHistory { marks, now, ..ServerHistory::default() };
             let judged = Search::new(&history).judge_marks("a", &shown);

@@ -231,7 +231,7 @@ mod tests {
         for name in names {
             news.put(id(name), entry(name));
         }
-        Mirror::default().with(one(news)).expect("the news call no entry unchanged")
+        Mirror::default().with(one(news)).expect("the news reports no entry as unchanged")
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
         news.put(id("d"), entry("d"));
         news.remove(id("never seen"));
         news.remove(id("c"));
-        let after = whole(&["z", "b", "c", "a"]).with(one(news)).expect("the news call no entry unchanged");
+        let after = whole(&["z", "b", "c", "a"]).with(one(news)).expect("the news reports no entry as unchanged");
         assert_eq!(names(&after), ["cn=z", "cn=b2", "cn=a", "cn=d"]);
         assert!(after.get(AccountKind::User, b"z").is_some() && after.get(AccountKind::Tool, b"z").is_none());
         assert_eq!(after.ids(AccountKind::User).count(), 4);
@@ -254,7 +254,10 @@ mod tests {
         news.remove(id("a"));
         news.remove(id("b"));
         news.put(id("b"), entry("b2"));
-        assert_eq!(names(&whole(&["a", "b"]).with(one(news)).expect("the news call no entry unchanged")), ["cn=b2"]);
+        assert_eq!(
+            names(&whole(&["a", "b"]).with(one(news)).expect("the news reports no entry as unchanged")),
+            ["cn=b2"]
+        );
     }
 
     #[test]
@@ -297,7 +300,7 @@ mod tests {
         let mut news = News::default();
         news.put(id("a"), entry("a"));
         news.remove(id("never seen"));
-        let after = mirror.with(one(news)).expect("the news call no entry unchanged");
+        let after = mirror.with(one(news)).expect("the news reports no entry as unchanged");
         assert!(Arc::ptr_eq(&after.trees[&AccountKind::User], &mirror.trees[&AccountKind::User]));
     }
 
@@ -335,7 +338,7 @@ mod tests {
         let before = whole(&["a", "b"]);
         let mut news = News::of_everything();
         news.put(id("c"), entry("c"));
-        assert_eq!(names(&before.with(one(news)).expect("the news call no entry unchanged")), ["cn=c"]);
+        assert_eq!(names(&before.with(one(news)).expect("the news reports no entry as unchanged")), ["cn=c"]);
         assert!(News::default().is_empty() && !News::of_everything().is_empty());
         assert_eq!(names(&before), ["cn=a", "cn=b"], "the previous mirror is unchanged");
     }

@@ -97,7 +97,8 @@ impl<'input> Reader<'input> {
                     ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => Style::Quoted,
                     ScalarStyle::Literal | ScalarStyle::Folded => Style::Block,
                 };
-                // In a plain scalar over several lines, an empty line becomes a line feed. It is certainly a string.
+                // In a plain scalar over several lines, an empty line becomes a line feed. Every reader takes such a
+                // scalar for a string.
                 let style = if text.contains('\n') && style == Style::Plain { Style::Quoted } else { style };
                 match (text.is_empty() && style == Style::Plain, &tag) {
                     (true, None) => Value::Scalar("null".to_owned(), Style::Plain),

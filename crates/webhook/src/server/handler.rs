@@ -192,8 +192,8 @@ impl ReviewHandler {
             Judged::Answered(answer) => return answer,
             Judged::Unknown(namespace) => namespace,
         };
-        // The body is parsed again afterwards, because a parsed body takes many times its reserved memory, and this
-        // read can take seconds.
+        // The body was parsed and dropped, and is parsed again after this read: a parsed body takes many times its
+        // reserved memory, and the read can take seconds.
         let Some(tenant) = place.wait(self.index.resolve(&namespace)).await else { return self.overloaded(phase) };
         match self.judge(phase, &body, peer, Some(tenant)).await {
             Judged::Answered(answer) => answer,

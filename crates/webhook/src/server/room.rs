@@ -59,7 +59,7 @@ fn now() -> Instant {
 
 impl Waits {
     /// Whether the body may lose its place. Age alone does not decide: if many bodies arrive, all of them are slow, and
-    /// none would ever be complete.
+    /// if the oldest always lost, none would ever be complete.
     fn is_slow(&self, patience: Duration, now: Instant) -> bool {
         let elapsed = now.saturating_duration_since(self.since);
         let is_late = self.came.as_ref().is_none_or(|came| {

@@ -36,8 +36,8 @@ pub(super) fn person(number: i64) -> Entry {
     let id = 20_000 + number;
     Entry {
         posix: Some(PosixIdentity {
-            uid: id.try_into().expect("a valid uid"),
-            gid: id.try_into().expect("a valid gid"),
+            uid: id.try_into().expect("the uid is valid"),
+            gid: id.try_into().expect("the gid is valid"),
             groups: BTreeSet::new(),
         }),
         home: Some(PathBuf::from(format!("/home/{name}"))),
@@ -63,7 +63,7 @@ pub(super) fn read(entries: Vec<Entry>) -> SourceRead {
 }
 
 pub(super) fn marks(text: &str) -> Marks {
-    let stamp = Stamp::parse(text).expect("a valid time");
+    let stamp = Stamp::parse(text).expect("the time is valid");
     Marks { changes: BTreeMap::from([("dc=x 001".to_owned(), stamp)]), ..Marks::default() }
 }
 
@@ -74,7 +74,7 @@ pub(super) fn controller(name: &str) -> Marks {
 impl Story {
     pub(super) fn begin(entries: Vec<Entry>) -> Self {
         let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
-        let now = Timestamp::from_second(1_790_000_000).expect("a valid time");
+        let now = Timestamp::from_second(1_790_000_000).expect("the time is valid");
         let mut story = Self { ledger, policy: policy(24 * HOUR), now, events: Vec::new() };
         story.hears(read(entries));
         story
@@ -97,7 +97,7 @@ impl Story {
     }
 
     pub(super) fn account(&self, name: &str) -> &Account {
-        self.ledger.accounts.values().find(|account| account.name == name).expect("a known account")
+        self.ledger.accounts.values().find(|account| account.name == name).expect("the account is known")
     }
 
     pub(super) fn count(&self, has: impl Fn(&Account) -> bool) -> usize {
@@ -251,7 +251,7 @@ fn five_people_with_new_ids_raise_a_doubt() {
             .into_iter()
             .enumerate()
             .map(|(at, entry)| {
-                let at = i64::try_from(at).expect("a small number");
+                let at = i64::try_from(at).expect("the number is small");
                 if at >= from && at < from + count { renewed(entry) } else { entry }
             })
             .collect::<Vec<_>>()
@@ -283,7 +283,7 @@ fn five_people_with_new_ids_raise_a_doubt() {
     let mut story = Story::begin(people(8));
     let mut others = again(0, 8);
     for (entry, uid) in others.iter_mut().zip(30_000_i64..) {
-        entry.posix.as_mut().expect("a uid").uid = uid.try_into().expect("a uid");
+        entry.posix.as_mut().expect("the uid is present").uid = uid.try_into().expect("the uid is valid");
     }
     story.hears(read(others));
     assert_eq!(story.count(|account| account.absence.is_some()), 8);

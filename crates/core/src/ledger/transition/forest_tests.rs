@@ -49,7 +49,11 @@ const NOBODY: &str = "CN=S-1-5-21-9-9-9-9,CN=ForeignSecurityPrincipals,DC=root";
 impl Forest {
     fn new() -> Self {
         let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
-        Self { ledger, policy: policy(24 * 3600), now: Timestamp::from_second(1_790_000_000).expect("a valid time") }
+        Self {
+            ledger,
+            policy: policy(24 * 3600),
+            now: Timestamp::from_second(1_790_000_000).expect("the time is valid"),
+        }
     }
 
     /// Reads one source. The other ones are not asked.

@@ -10,7 +10,7 @@ use crate::snapshot::named::MemberName;
 use crate::snapshot::{Completeness, Entry, RejectedEntry, SourceRead};
 
 fn gid() -> Gid {
-    3000.try_into().expect("a valid gid")
+    3000.try_into().expect("the gid is valid")
 }
 
 /// A group that gives its members a gid.

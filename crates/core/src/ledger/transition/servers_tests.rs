@@ -60,7 +60,7 @@ fn for_half_an_hour_a_server_without_marks_adds_no_access() {
         marks,
         ..read(entries.to_vec())
     };
-    let entry = Stamp::parse("20260901000000Z").expect("a valid time");
+    let entry = Stamp::parse("20260901000000Z").expect("the time is valid");
     let entries = Marks { entries: [(DirectoryId("u1".to_owned()), entry)].into(), ..Marks::default() };
     let mut former = all.clone();
     former[0].disabled = None;
@@ -94,7 +94,7 @@ fn for_half_an_hour_a_server_that_shows_one_older_entry_adds_no_access() {
     let mut all = people(3);
     all.push(group("a", &[0, 1]));
     let of = |time: &str, entries: &[Entry]| {
-        let stamp = Stamp::parse(time).expect("a valid time");
+        let stamp = Stamp::parse(time).expect("the time is valid");
         let entries_of = [(DirectoryId("u2".to_owned()), stamp)].into();
         let marks = Marks { entries: entries_of, ..Marks::default() };
         SourceRead { server: Some("a".to_owned()), marks, ..read(entries.to_vec()) }
@@ -132,11 +132,11 @@ fn another_controller_of_the_same_name_adds_no_access_until_the_former_one_agree
     let member = DirectoryId("u0".to_owned());
     other[2].members.insert(member.clone(), Role::Manager);
     if let Some(posix) = &mut other[1].posix {
-        posix.gid = 500.try_into().expect("a valid gid");
+        posix.gid = 500.try_into().expect("the gid is valid");
     }
     let widened = |story: &Story| {
-        let group =
-            story.account("p1").posix.as_ref().expect("p1 has an identity").gid == 500.try_into().expect("a valid gid");
+        let group = story.account("p1").posix.as_ref().expect("p1 has an identity").gid
+            == 500.try_into().expect("the gid is valid");
         (story.account("a").members[&member], group)
     };
     story.later(60);
@@ -325,7 +325,11 @@ impl Servers {
     }
 
     fn at(&self, minute: i64) -> (i64, State) {
-        self.truth.range(..=minute.max(0)).next_back().map(|(since, state)| (*since, *state)).expect("the first state")
+        self.truth
+            .range(..=minute.max(0))
+            .next_back()
+            .map(|(since, state)| (*since, *state))
+            .expect("there is a first state")
     }
 
     fn passes(&mut self, minutes: i64, event: Option<Event>) {

@@ -1,5 +1,5 @@
-//! Checks whether single accounts exist that a read did not show. Each server of the source that is not behind is asked
-//! for them by their immutable ids, beneath the whole suffix.
+//! Looks up single accounts that a read did not show. Each server of the source that is not behind is asked for them by
+//! their immutable ids, beneath the whole suffix.
 
 use std::collections::BTreeMap;
 

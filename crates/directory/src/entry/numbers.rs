@@ -44,14 +44,14 @@ pub struct SidMapping {
 /// Where uids and gids come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ids {
-    /// From attributes if any account that was read has a `uidNumber`, else from SIDs.
+    /// From attributes if any account that was read has a `uidNumber`, otherwise from SIDs.
     #[default]
     Auto,
     /// From `uidNumber` and `gidNumber`.
     Attributes,
     /// Only from SIDs, like SSSD with `ldap_id_mapping = true`.
     Sid,
-    /// From `uidNumber` if an account has one, else from its SID.
+    /// From `uidNumber` if an account has one, otherwise from its SID.
     Mixed,
 }
 
@@ -87,8 +87,8 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// Decides from `trees`, everything that one source returned, where the numbers come from, unless an earlier read
-    /// has `decided`.
+    /// Decides where the numbers come from, by all `trees` that one source returned, unless an earlier read has
+    /// `decided`.
     pub(crate) fn of(
         mapping: &SidMapping,
         names: &AttributeNames,
@@ -110,7 +110,7 @@ impl Numbers {
         let map = IdMap::new(mapping.range, mapping.default_domain.as_ref(), &mapping.domains, &domains);
         let whole = trees.iter().all(|(kind, tree)| tree.whole || !is_account(*kind));
         let by = match (mapping.ids, decided) {
-            // The part that was not read may have the first uidNumber.
+            // The part that was not read may contain the first `uidNumber`.
             (Ids::Auto, None) if numbered == 0 && !whole => By::Unknown,
             (Ids::Auto, None) if numbered == 0 => By::Sid,
             (Ids::Auto, Some(DecidedIds::Sid)) | (Ids::Sid, _) => By::Sid,
@@ -212,8 +212,8 @@ impl Numbers {
     }
 }
 
-/// Whether a group is only a distribution list. It gets no gid, as in SSSD: people who may edit the list must not be
-/// able to grant rights with it.
+/// Whether a group is only a distribution list. A distribution list gets no gid, as in SSSD: people who may edit the
+/// list must not be able to grant rights with it.
 fn is_for_mail_only(raw: &RawEntry) -> Result<bool, String> {
     let Some(text) = raw.only(GROUP_TYPE)? else { return Ok(false) };
     let bits: i64 = text.parse().map_err(|_| format!("{GROUP_TYPE} {text:?} is not a number"))?;

@@ -42,8 +42,8 @@ use crate::progress;
 use crate::source::{LdapConfig, SourceConfig, Tree};
 use crate::sync::kept::{Kept, ServerHistory};
 
-/// How long to let entries accumulate before they are taken. A server sends each entry by itself, and waking up for
-/// each takes longer than reading it.
+/// How long to let entries accumulate before they are taken. A server sends each entry separately, and waking up for an
+/// entry takes longer than reading it.
 const COALESCE: Duration = Duration::from_micros(250);
 /// The number of consecutive pages without entries after which a read fails, because the server might never finish.
 /// Access rules that hide entries cause a few such pages.
@@ -65,7 +65,7 @@ pub async fn read(config: &LdapConfig, source: &SourceConfig, history: &ServerHi
 }
 
 /// Returns all entries of `source` as they are now: `kept` with the changes since then, or a first read if it is
-/// `None`. Returns `Err` with a full read if the server cannot report changes, and with an incomplete one if the read
+/// `None`. Returns `Err` with a full read if the server cannot report changes, and with an incomplete read if the read
 /// failed.
 pub(super) async fn refresh(
     config: &LdapConfig,
@@ -100,7 +100,7 @@ pub(super) async fn refresh(
     }
 }
 
-/// Returns a read in which no tree was answered.
+/// Returns a read without any tree.
 fn unread(source: &SourceConfig) -> RawRead {
     let asked = KINDS.into_iter().filter(|kind| source.tree(*kind).is_some());
     RawRead { trees: asked.map(|kind| (kind, RawTree::default())).collect(), ..RawRead::default() }
@@ -155,8 +155,8 @@ async fn read_tree(
 /// Reads `attributes` of the entries that `tree` matches, page by page (RFC 2696). Each entry is added to `entries` as
 /// soon as it arrives; missing values of long attributes are read at the end.
 ///
-/// The pages are requested here and not by ldap3's adapter, because that checks only the result of the last page. Every
-/// page must answer with success, and no referral may be left to follow.
+/// The pages are requested here and not by ldap3's adapter, because the adapter checks only the result of the last
+/// page. Every page must answer with success, and without a referral to follow.
 async fn read_matching(
     ldap: &mut Ldap,
     config: &LdapConfig,
@@ -239,8 +239,8 @@ async fn read_page(
         if item.is_ref() {
             into.referrals.extend(parse_refs(item.0));
         } else if item.is_intermediate() {
-            // RFC 4511, 4.13: a server sends an intermediate response only if it was requested. It arrived instead of
-            // an entry.
+            // RFC 4511, 4.13: a server sends an intermediate response only if it was requested. Bursar did not request
+            // one, so an entry may be missing.
             return Err(ReadError::Unparsable);
         } else {
             let at = into.entries.len();

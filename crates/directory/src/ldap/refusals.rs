@@ -21,7 +21,8 @@ pub struct Refusals(Arc<Mutex<Answers>>);
 
 #[derive(Debug, Default)]
 struct Answers {
-    /// The configuration that the answers are about. If it changes, they are dropped, and binds are tried at once.
+    /// The configuration that the answers are about. If the configuration changes, the answers are dropped, and binds
+    /// are tried at once.
     asked: Option<LdapConfig>,
     refused: BTreeMap<String, Refused>,
     /// Servers that accepted our bind. While another server refuses it, only these are asked, because all of them most

@@ -28,8 +28,8 @@ impl<'a> Search<'a> {
         Self { history, servers: None, next: 0, failures: Vec::new(), behind: Vec::new() }
     }
 
-    /// Connects to the next server that accepts our bind and whose own marks say that it is not behind. If there is
-    /// none, returns `Err` with an empty read that holds the reasons.
+    /// Connects to the next server that accepts our bind and whose own marks show that it is not behind. If there is no
+    /// such server, returns `Err` with an empty read that holds the reasons.
     pub(super) async fn open(&mut self, config: &LdapConfig, source: &SourceConfig) -> Result<Connection, RawRead> {
         let servers = if let Some(servers) = self.servers.take() {
             servers
@@ -79,8 +79,8 @@ impl<'a> Search<'a> {
         self.next = self.next.saturating_sub(1);
     }
 
-    /// Decides whether the read is used (`Break`), or the next server is asked because this one shows older entries
-    /// than are known.
+    /// Decides whether the read is used (`Break`). Otherwise the next server is asked, because this server shows older
+    /// entries than are known.
     pub(super) fn judge(&mut self, mut raw: RawRead) -> ControlFlow<RawRead> {
         let Some(server) = raw.server.clone() else {
             raw.behind.extend(std::mem::take(&mut self.behind));

@@ -93,8 +93,8 @@ fn nameservers(text: &str) -> Vec<SocketAddr> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Record {
     priority: u16,
-    /// Among servers of one priority, the heaviest comes first. This always selects the same server, so that it can be
-    /// asked for changes.
+    /// Among servers of one priority, the heaviest comes first. The choice is always the same, because a server can be
+    /// asked only for changes since its own last answer.
     weight: std::cmp::Reverse<u16>,
     host: String,
     port: u16,

@@ -25,7 +25,7 @@ enum Form<const BYTES: usize> {
     Other(Box<str>),
 }
 
-/// The number of digits before each dash of a UUID, and in all.
+/// The number of digits before each dash of a UUID, and in the whole UUID.
 const GROUPS: [usize; 5] = [8, 12, 16, 20, 32];
 
 impl<const BYTES: usize, const IS_UUID: bool> PackedText<BYTES, IS_UUID> {

@@ -41,8 +41,8 @@ pub const DAEMON_USER: &str = "bursar:daemon";
 pub struct Policy {
     /// Shown in plans, logs and reports.
     pub site: String,
-    /// The address that the kubeconfig of a suspended person refers to; `None` to refer to the administrators of the
-    /// site.
+    /// The address that the kubeconfig of a suspended person refers to; if `None`, it refers to the administrators of
+    /// the site.
     pub contact: Option<String>,
     pub classes: BTreeMap<String, Class>,
     /// Network profiles, including the built-in `open` and `isolated`.
@@ -70,12 +70,12 @@ pub struct Cluster {
     pub default_endpoint: String,
     /// Endpoints by name. Each becomes one context of a kubeconfig.
     pub endpoints: BTreeMap<String, Endpoint>,
-    /// The clients that may send reviews to its webhook.
+    /// The clients that may send reviews to the cluster's webhook.
     pub senders: Senders,
 }
 
 impl Cluster {
-    /// Returns the name that the entries of an endpoint, its cluster and its context, have in kubeconfigs.
+    /// Returns the name of an endpoint's entries in kubeconfigs: its cluster and its context.
     #[must_use]
     pub fn entry_name(name: &ClusterName, default_endpoint: &str, endpoint: &str) -> String {
         if endpoint == default_endpoint { name.to_string() } else { format!("{name}-{endpoint}") }
@@ -95,7 +95,7 @@ pub struct Endpoint {
     pub proxy: Option<String>,
 }
 
-/// The directory entries or namespaces that a class is made from, and the settings that only such classes have.
+/// The directory entries or namespaces that a class is made from, with the settings that depend on this choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum From {
     Tools,
@@ -139,7 +139,7 @@ impl PartialEq for Pattern {
     }
 }
 
-/// The configured rule by which directory entries become tenants, and what a tenant of that class gets.
+/// A configured rule that selects directory entries as tenants, with everything that a tenant of the class gets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Class {
     /// The key in `[class.NAME]`, and the label on its namespaces.
@@ -148,7 +148,7 @@ pub struct Class {
     pub when: Option<When>,
     /// The clusters in which each tenant gets a namespace.
     pub clusters: Vec<ClusterName>,
-    /// Names that do not match are rejected.
+    /// A name that does not match is rejected.
     pub name_pattern: Pattern,
     /// The pattern of the namespace, with `{name}`; `None` if the class is bound in the whole cluster, as
     /// administrators are.
@@ -179,7 +179,8 @@ pub struct Class {
     /// The rules that the webhook applies to pods, ingresses and claims.
     pub admission: Admission,
     pub provision: Provision,
-    /// The site's templates: one parsed YAML document each. Their strings still contain placeholders such as `{name}`.
+    /// The site's templates: one parsed YAML document each. The placeholders in their strings, such as `{name}`, are
+    /// not replaced yet.
     pub manifests: Vec<Value>,
 }
 
@@ -318,8 +319,8 @@ pub enum VolumeKind {
     /// A directory of an NFS server. Its claim is in a namespace that outlives the account. A Secret in the tenant's
     /// namespace contains the server and the path.
     Personal(NfsVolume),
-    /// A volume from a storage class. Its claim is in the same namespace as that of `Personal`, and the Secret contains
-    /// its name.
+    /// A volume from a storage class. Its claim is in the same namespace as the claim of `Personal`, and the Secret
+    /// contains the claim's name.
     PersonalDynamic(Provisioned),
 }
 
@@ -384,7 +385,7 @@ pub struct Admission {
     /// What happens if a pod's lifetime does not parse or breaks [`Admission::lifetimes`].
     pub lifetime: Mode,
     pub lifetimes: Lifetimes,
-    /// How long before its end the people of a pod are warned; zero if they are not.
+    /// How long before its end the people of a pod are warned; zero if they are not warned.
     pub lifetime_warning: Duration,
     /// The rules that the API server evaluates itself.
     pub server: ServerRules,
@@ -427,7 +428,7 @@ impl Default for Admission {
 }
 
 impl Policy {
-    /// Returns the classes whose workspaces have uids of their own, with the range of each.
+    /// Returns the classes whose workspaces have their own uids, with the range of each class.
     pub fn uid_ranges(&self) -> impl Iterator<Item = (&Class, UidRange)> {
         self.classes.values().filter_map(|class| Some((class, class.workspace()?.uid_range?)))
     }
@@ -443,7 +444,7 @@ impl Policy {
     }
 }
 
-/// `[lifecycle]`: how long things wait.
+/// `[lifecycle]`: how long Bursar waits before each step in an account's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifecycle {
     /// How long an account must be absent from complete reads before it is suspended.

@@ -1,8 +1,8 @@
 //! Parses the body of a request of the API server into a [`Review`], and writes the answer from a [`Decision`]
 //! (Kubernetes, `admission.k8s.io/v1`).
 //!
-//! Objects stay the JSON that was sent, so a field that this program does not know is neither lost nor taken for
-//! absent. The body is parsed once. If an object has a field twice, the body is refused.
+//! Objects are kept as the JSON that was sent, so fields that this program does not know are not lost. The body is
+//! parsed once. If an object has a field twice, the body is refused.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ pub struct Review<'a> {
     pub object: Option<Json<'a>>,
     /// The object before the request; `None` for a creation.
     pub old_object: Option<Json<'a>>,
-    /// Whether the API server will store nothing.
+    /// Whether the request is a dry run, so that the API server stores nothing.
     pub dry_run: bool,
 }
 

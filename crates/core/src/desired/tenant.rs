@@ -164,8 +164,8 @@ fn levels<'a>(adopted: impl Iterator<Item = &'a Adopted<'a>>) -> BTreeMap<Namesp
         .collect()
 }
 
-/// Returns a place that no class has any more, while the suspension there is refused or held. What should be there is
-/// unknown.
+/// Returns the state of a place that no class gives any more, while the removal there is refused or held. Nothing
+/// determines which objects should be there.
 pub(super) fn given_up(order: &TenantInput<'_>) -> DesiredTenant {
     let TenantInput { account, classes, remembered, namespace, generation, .. } = order;
     let rule = classes.iter().find_map(|class| class.credential.as_ref());
@@ -222,15 +222,14 @@ fn own(order: &TenantInput<'_>) -> String {
         idle_until,
         holders,
     ]);
-    // Added only if there are keys, so that the digest of an account without keys is the same as before this field
-    // existed.
+    // Added only if there are keys, so that the digest of an account without keys does not depend on this field.
     if let (Some(own), false) = (own.as_array_mut(), account.ssh_keys.is_empty()) {
         own.push(json!(account.ssh_keys));
     }
     if let (Some(own), false) = (own.as_array_mut(), exceptions.is_empty()) {
         own.push(json!({"exceptions": exceptions}));
     }
-    // Added only for adopted namespaces, so that the digest of an account without any is the same as before.
+    // Added only for adopted namespaces, so that the digest of an account without any does not depend on them.
     for (_, namespace, class) in adopted.iter().filter(|(there, ..)| there == cluster) {
         own.as_array_mut().into_iter().for_each(|own| own.push(json!([namespace, class.name])));
     }

@@ -1,4 +1,4 @@
-//! The users and roles of a Keycloak realm, as last read, with our later writes.
+//! The users and roles of a Keycloak realm: the last read, with the changes that Bursar made since.
 
 use std::collections::{BTreeMap, BTreeSet};
 

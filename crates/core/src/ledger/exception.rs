@@ -25,7 +25,7 @@ pub struct ExceptionKey {
 pub struct Exception {
     /// When the rule applies again.
     pub until: Timestamp,
-    /// Who set it, why, on which ticket, and when.
+    /// The actor, the reason, the ticket and the time.
     pub note: Note,
     /// The observed time since `note.at`, which counts towards `until`; `None` if nothing was counted yet.
     pub proved: Option<Proved>,

@@ -31,7 +31,7 @@ pub struct QuotaOverride {
     pub amount: String,
     /// When the class's amount applies again; `None` if never.
     pub until: Option<Timestamp>,
-    /// Who set it, why, on which ticket, and when.
+    /// The actor, the reason, the ticket and the time.
     pub note: Note,
     /// The observed time since `note.at`. Only observed time counts towards `until`, so a clock that jumps or a daemon
     /// that was off does not end the override. `None` if nothing was counted yet.

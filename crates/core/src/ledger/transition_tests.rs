@@ -187,7 +187,7 @@ fn nobody_gets_a_name_that_an_account_of_another_source_has() {
     assert_eq!(story.ledger.accounts.get(&id).map(|account| account.name.as_str()), Some("new"));
     let why = story.why_rejected();
     assert!(why.contains("was renamed to foo, but source people already has tool:foo"), "{why}");
-    // Nor does a new entry get the new name of a renamed account.
+    // A new entry does not get the new name of a renamed account either.
     story.later(MINUTE, &[tool("1", "foo", 52503), tool("2", "renamed", 52504)]);
     alone(&mut story, vec![tool("9", "new", 52999), tool("8", "renamed", 52998)]);
     assert_eq!(story.ledger.accounts.len(), 3);

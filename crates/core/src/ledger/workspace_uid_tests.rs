@@ -56,7 +56,7 @@ fn the_uid_of_an_ended_workspace_is_never_assigned_again() {
     world.cycle();
     world.account(&algebra).state = Lifecycle::Deleted;
     let maths = group(&mut world, "maths", 601);
-    // Lower uids are free, but stay unused: a workspace that had one may be forgotten.
+    // Lower uids are free, but stay unused: the ledger may have forgotten a workspace that had such a uid.
     world.ledger.used_uids.insert(uid(70_003), world.now);
     world.cycle();
     assert_eq!(own(&world, &maths), Some((70_004, 601)));
@@ -144,7 +144,7 @@ fn a_lost_ledger_assigns_no_uid_that_a_cluster_shows() {
         marked_uids: BTreeSet::from([uid(70_005)]),
         ..Facts::default()
     };
-    // No directory has maths any more, but its namespace stays and runs with its uid.
+    // No directory has group maths any more, but its namespace stays and runs with its uid.
     let ledger = learned(&world, LedgerState::default(), &facts, &[&algebra]);
     let before = world.ledger.accounts[&algebra].posix.clone();
     assert_eq!((&ledger.accounts[&algebra].posix, ledger.accounts.len()), (&before, 1));

@@ -82,8 +82,8 @@ pub(super) fn unset(
     Ok(outcome)
 }
 
-/// Returns the class that `choose` selects among those that give the account a namespace in `cluster`. `without`
-/// completes the refusal for an account without a namespace.
+/// Returns the class that `choose` selects among those that give the account a namespace in `cluster`. `without` is the
+/// end of the refusal for an account without a namespace.
 pub(super) fn class_for<'p>(
     account: &Account,
     ledger: &LedgerState,
@@ -98,7 +98,7 @@ pub(super) fn class_for<'p>(
     }
     let mut classes = classes_of(account, ledger, policy);
     if classes.is_empty() {
-        // Nobody asked for the account yet. Once it is created, the order applies from the beginning.
+        // No request for the account was made yet. Once it is created, the order applies from the beginning.
         classes = classes_if_asked(account, ledger, policy);
     }
     let Some(class) = choose(&classes) else {
@@ -108,7 +108,7 @@ pub(super) fn class_for<'p>(
     Ok(class)
 }
 
-/// Refuses to remove what the account does not have. `list` is the command that lists what it has.
+/// Refuses to remove something that the account does not have. `list` is the command that lists what the account has.
 pub(super) fn not_given<T>(
     account: &Account,
     what: &str,

@@ -147,7 +147,7 @@ fn the_loss_of_an_attribute_is_believed_only_if_half_of_the_accounts_still_show_
     story.ledger.approvals.extend(given.map(|until| (part, until)));
     story.hears(read(without(&all, 2, no_mail)));
     assert_eq!((mails(&story), story.ledger.refusals.len(), story.ledger.approvals.len()), (2, 0, 0));
-    // The doubt ends without anybody's help when the keys are shown again.
+    // The doubt ends without an order when the keys are shown again.
     let mut story = Story::begin(all.clone());
     story.hears(read(without(&all, 0, |entry| entry.ssh_keys.clear())));
     assert_eq!(story.count(|account| !account.ssh_keys.is_empty()), 12);
@@ -237,7 +237,7 @@ fn a_named_member_without_an_entry_stays_until_the_absence_is_due() {
     }
     story.hears(named());
     assert_eq!(story.account("a").leaving.len(), 1, "the absence is due");
-    // A member that the group does not even name leaves at once.
+    // A member whom the group does not name any more leaves at once.
     let mut story = Story::begin(all(&[0, 1]));
     story.hears(read(all(&[1])));
     assert_eq!(story.account("a").leaving.len(), 1);
@@ -375,7 +375,7 @@ fn the_servers_are_asked_once_for_an_account_that_was_never_served() {
             assert_eq!(asked(&story), 0, "nothing follows from the absence");
             let known = story.ledger.accounts.clone();
             story.hears(missing(&[]));
-            assert_eq!(story.ledger.accounts, known, "the absence is not counted on");
+            assert_eq!(story.ledger.accounts, known, "the absence is not counted any further");
         }
         story.hears(read(people(3)));
         assert_eq!(story.account("p0").absence, None);

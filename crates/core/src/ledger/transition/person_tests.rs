@@ -83,7 +83,7 @@ fn a_person_in_two_sources_has_one_account_from_the_earlier_source() {
     story.reads(Some(&[("alice", 2001, "1"), ("bob", 2002, "2")]), guests);
     assert_eq!(story.accounts(), [("alice", "staff"), ("bob", "staff"), ("carol", "guests")]);
     assert_eq!(story.rejected(), [""; 0]);
-    // This holds while the earlier source is down, too.
+    // The result is the same while the earlier source is down.
     story.reads(None, guests);
     assert_eq!((story.accounts().len(), story.rejected()), (3, vec![]));
     assert!(story.ledger.accounts.values().all(|account| account.absence.is_none()));

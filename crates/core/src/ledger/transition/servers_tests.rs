@@ -1,4 +1,4 @@
-//! Tests with domain controllers that answer in turn, of which each may be behind the others.
+//! Tests with domain controllers that answer in turn, each of which may be behind the others.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ fn for_half_an_hour_a_server_without_marks_adds_no_access() {
             assert_eq!((&mark.changes, &mark.entries), (&shown.changes, &shown.entries), "the known marks stay");
         }
     }
-    // A read that was cut off shows less than the server has.
+    // A read that was cut off may lack marks that the server has.
     let mut story = Story::begin(all.clone());
     story.hears(of("a", entries, &all));
     let why = "cut".to_owned();
@@ -223,7 +223,7 @@ fn a_mark_that_one_controller_showed_stays_while_two_others_take_turns() {
         story.hears(of(["dc2", "dc3"][turn % 2], &behind));
         assert!(story.account("p0").disabled.is_some() && story.account("a").leaving.is_empty(), "{turn}");
     }
-    // The former server was unreachable, and lacks what another one showed meanwhile.
+    // The former server was unreachable, and lacks what another server showed meanwhile.
     let mut marked = all.clone();
     marked[1].disabled = Some("mark: yes".to_owned());
     story.hears(of("dc2", &marked));
@@ -391,7 +391,7 @@ impl Servers {
             let is_member = |state: &State| state[who].there && state[who].member;
             let learned = self.joined.get(&who).copied().unwrap_or(0);
             let mut since = self.truth.range(learned..).map(|(_, state)| state);
-            // A server that is behind may show a removal that was reverted since, even if the removal is older.
+            // A server that is behind may show a removal that was reverted later, even if the removal is older.
             let is_removal = |(at, state): (&i64, &State)| is_member(&self.at(at - 1).1) && !is_member(state);
             let shown = self.truth.range(..=version).rev().take_while(|(_, state)| !is_member(state)).last();
             let was_removed = self.truth.range(self.minute - 30..).any(is_removal)

@@ -1,5 +1,5 @@
-//! Tests a class that gives up a cluster while the suspension there is refused or held: revoked credentials and people
-//! who have to leave still lose their access there.
+//! Tests a class that gives up a cluster while the suspension there is refused or held. Revoked credentials, and people
+//! who have to leave, still lose their access there.
 
 use std::collections::BTreeSet;
 
@@ -249,7 +249,7 @@ fn a_person_leaves_workspaces_of_a_given_up_cluster_when_the_suspension_is_allow
     limits.suspend_per_day = limits.suspend_per_cycle;
     cycles(&mut world);
     assert!(named(&world, &algebra, &gpu()).is_empty() && named(&world, &alice, &gpu()).is_empty());
-    // The access does not return in cluster gpu if a suspension is refused elsewhere.
+    // The person's access in cluster gpu does not return if a suspension is refused elsewhere.
     world.policy.limits.disable_per_cycle = NONE;
     world.account(&alice).disabled = Some("mark".to_owned());
     cycles(&mut world);

@@ -63,7 +63,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// The site has four tools with two maintainers each, two people of whom one is an admin, one student, and the group of
+/// The site has four tools with two maintainers each, two people (one of them an admin), one student, and the group of
 /// admins.
 const ACCOUNTS: usize = 8;
 

@@ -175,7 +175,7 @@ impl Story {
         followed.refusals.iter().map(ToString::to_string).collect()
     }
 
-    /// Returns how many people may still log in who must not, while the realm answers and while it does not.
+    /// Returns the number of people who can still log in but must not: while the realm answers, and while it does not.
     fn still(&self) -> [usize; 2] {
         [Some(&self.seen), None].map(|seen| may_log_in_still(&self.world.ledger, &self.rules, seen).count())
     }
@@ -280,7 +280,7 @@ fn changes_of_managed_fields_are_reverted_and_profile_fields_stay() {
         "~ user alicia  realm research: name changed, renamed to alicia\nrealm research: 2 steps for 1 account.\n"
     );
     assert_eq!(story.cycle(), NOTHING);
-    // An administrator removed the user from the realm. It is created again, with its roles.
+    // An administrator removed the user from the realm. The user is created again, with its roles.
     story.seen.users.clear();
     story.seen.roles.values_mut().for_each(|role| role.holders.clear());
     assert!(story.cycle().starts_with("+ user alicia  realm research: user created"));
@@ -526,7 +526,7 @@ fn roles_are_taken_within_limits_of_their_own() {
     assert!(story.guarded().is_empty());
     assert!(story.seen.roles["workspace-lab:member"].holders.is_empty());
 
-    // With the workspace, its role is removed, and all holders lose it, including users that are not ours.
+    // The role is removed together with the workspace, and all holders lose it, including users that are not ours.
     story.seen.roles.get_mut("workspace-lab:member").expect("the realm has it").holders =
         ["x".to_owned(), "y".to_owned()].into();
     story.world.account(&lab).state = Lifecycle::Deleted;

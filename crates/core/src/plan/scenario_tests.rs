@@ -1,5 +1,5 @@
 //! Tests plans by stories. `tests/data/scenarios/NAME.txt` has the events, and `tests/data/plans/NAME.txt` the expected
-//! plans and history. `UPDATE_GOLDENS=1` rewrites the latter, for a person to review.
+//! plans and history. `UPDATE_GOLDENS=1` rewrites the plans, which a person then reviews.
 //!
 //! Each line of a story is an event. `plan` shows the output of `bursar plan`, `do` executes the plan and shows the
 //! history, and `settle` executes cycles without output. `reads 26 1h` reads the directory 26 times, one hour apart,
@@ -424,7 +424,7 @@ impl Story {
         self.show(&now, &done);
     }
 
-    /// Gives the account's entry another uid.
+    /// Changes the uid of the account's entry.
     fn moves(&mut self, id: &AccountId, uid: &str) {
         let mut entry = entry_of(self.world.account(id));
         let uid: i64 = uid.parse().expect("the word is a number");

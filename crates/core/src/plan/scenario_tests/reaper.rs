@@ -58,7 +58,7 @@ impl Story {
         }
     }
 
-    /// Adds a pod that started `began` ago. A lifetime of `-` stands for none.
+    /// Adds a pod that started `began` ago. A lifetime of `-` means that the pod has none.
     fn pod(&mut self, namespace: &str, name: &str, began: &str, lifetime: &str, job: &[&str]) {
         let started = (began != "never").then(|| self.world.now - hours_of(began));
         let pod = ObservedPod {

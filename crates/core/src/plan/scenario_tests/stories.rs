@@ -1,4 +1,4 @@
-//! Runs one test per story. Add the name of each new file in `tests/data/scenarios` here.
+//! Runs one test per story. The name of each new file in `tests/data/scenarios` must be added here.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -61,7 +61,7 @@ pub struct Evolved {
     pub approved: ApprovedPlan,
     /// The parts that the guard refuses, and why.
     pub refusals: Vec<Refusal>,
-    /// What the ledger must record before the first step.
+    /// The rows that the ledger must record before the first step.
     pub intended: Writes,
     /// The ledger after `seen` and `intended`.
     pub after: LedgerState,

@@ -216,7 +216,7 @@ impl ObjectKind {
         self.row().map_or(Data::None, |row| row.data)
     }
 
-    /// What the ledger stores of an applied object in addition to its digests.
+    /// The part of an applied object that the ledger stores in addition to its digests.
     #[must_use]
     pub fn detail(&self) -> Detail {
         self.row().map_or(Detail::None, |row| row.detail)

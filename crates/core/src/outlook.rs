@@ -30,7 +30,7 @@ const MOMENTS: i64 = 200;
 /// The maximum number of names in a line of text. The JSON has all of them.
 const NAMES: usize = 20;
 
-/// What would change if another configuration replaced the one in force.
+/// The effects that another configuration would have, compared with the one in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// Accounts that gain access only with the other configuration.

@@ -344,7 +344,7 @@ impl VolumeKind {
     }
 }
 
-/// What a claim requests from its storage class.
+/// A claim's request to its storage class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provisioned {
     /// `storageClassName`; `None` for the cluster's default class.

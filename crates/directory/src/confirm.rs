@@ -36,7 +36,8 @@ pub async fn confirm(
 }
 
 /// Returns what the servers of `source` answer about the accounts that are `due`; `None` if it has no servers. The
-/// server that `answered` the read is preferred among equally fresh ones. If the future is dropped, the look-up ends.
+/// server that `answered` the read is preferred among equally fresh servers. If the future is dropped, the look-up
+/// ends.
 pub async fn look_up(
     source: &SourceConfig,
     pass: &Pass,

@@ -47,7 +47,7 @@ impl Pass {
     }
 }
 
-/// What the ledger knows about the servers of each source, by the source's name.
+/// The ledger's knowledge of the servers of each source, by the source's name.
 pub type Known = BTreeMap<String, LastRead>;
 
 /// The replication state that the servers of a source showed last.

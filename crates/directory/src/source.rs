@@ -185,7 +185,7 @@ pub struct Tree {
     pub strip_prefix: Option<String>,
 }
 
-/// What is wrong in a `[[source]]`, and how to correct it.
+/// A mistake in a `[[source]]`, and how to correct it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {why}")]
 pub struct SourceError {
@@ -264,9 +264,9 @@ impl SourceConfig {
         matches!(self.kind, SourceKind::Ldap(_)) && !self.attributes.windows && self.attributes.member_of.is_empty()
     }
 
-    /// Checks that the server shows the members of groups. A global catalogue shows groups other than universal ones
-    /// without their members. A server without range retrieval (everything but Active Directory) would show all groups
-    /// without members. In both cases, the groups would look empty.
+    /// Checks that the server shows the members of groups. A global catalogue shows the members of universal groups
+    /// only. A server without range retrieval (everything but Active Directory) would show all groups without members.
+    /// In both cases, the groups would look empty.
     fn check_members(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
         if !self.attributes.windows && ldap.members_at_once.is_some() {
             return Err(SourceError::new("members_at_once", "only Active Directory gives members in parts".to_owned()));

@@ -157,7 +157,7 @@ impl Node {
         Self { tag: None, value, place: Place::default() }
     }
 
-    /// Returns a string: plain if every reader takes the text for a string, else quoted.
+    /// Returns a string: plain if every reader takes the text for a string, otherwise quoted.
     #[must_use]
     pub fn string(text: impl Into<String>) -> Self {
         let text = text.into();
@@ -229,7 +229,8 @@ pub struct Document<'text> {
     pub language: Language,
     /// `None` if the text has only white space and comments, or null.
     pub root: Option<Node>,
-    /// The bytes that a new root replaces if there is no root: those of the null, or the end of the text.
+    /// The bytes that a new root replaces if there is no root: the bytes of the null, or the empty range at the end of
+    /// the text.
     pub vacancy: std::ops::Range<usize>,
 }
 

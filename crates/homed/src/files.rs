@@ -471,8 +471,8 @@ fn temporary_name() -> PathBuf {
     PathBuf::from(format!("{TEMPORARY_PREFIX}{}{TEMPORARY_SUFFIX}", uuid::Uuid::new_v4().simple()))
 }
 
-/// Returns the errno of an error of the standard library; for an error without one, ENOSPC if it says that storage is
-/// full, else EIO.
+/// Returns the errno of an error of the standard library. If the error has none, returns ENOSPC if its kind is "storage
+/// full", otherwise EIO.
 pub(super) fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::WriteZero => Errno::NOSPC,

@@ -58,7 +58,7 @@ fn refused(text: &str) -> String {
     merge(text, &entries(), &[]).expect_err("it must be refused").to_string()
 }
 
-/// Returns the top-level pairs of a file without empty ones: a list that is null or empty, and an empty
+/// Returns the top-level pairs of a file, except empty ones: a list that is null or empty, and an empty
 /// `current-context`, count as missing.
 fn content(text: &str) -> Vec<(Node, Node)> {
     let Some(root) = Document::parse(text).expect("the text parses").root else { return Vec::new() };

@@ -28,7 +28,7 @@ use crate::bounds::{Bounds, Prefix, is_plain_relative};
 /// The settings of the server. All of them come from its command line.
 #[derive(Clone, Debug)]
 pub struct HomedSettings {
-    /// What requests may do.
+    /// The limits for requests.
     pub bounds: Bounds,
     /// The only uid that may send requests.
     pub client_uid: u32,

@@ -78,8 +78,8 @@ fn serve() -> Result<ExitCode> {
     }
 }
 
-/// Waits for children that ended, and returns their number. Logs the signal of those that were killed, because nothing
-/// else reports it.
+/// Waits for children that ended, and returns their number. Logs the signal of each child that was killed, because
+/// nothing else reports it.
 ///
 /// If a child was stopped, its user stopped it. The child is killed, because otherwise its export would count as late
 /// at the deadline.

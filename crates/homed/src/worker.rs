@@ -33,7 +33,7 @@ use crate::{authorized_keys, ensure, mounts};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Order {
-    /// What requests may do. The worker checks the request against it again.
+    /// The limits for requests. The worker checks the request against them again.
     pub(super) bounds: Bounds,
     /// The time for the name of a backup, `20260131T235959Z` in UTC. The worker does not read the clock.
     pub(super) date: String,

@@ -22,7 +22,8 @@ pub const MAX_CONCURRENT: usize = 8;
 /// The most connections of the daemon, which all its prefixes share.
 pub const DAEMON_CONNECTIONS: usize = 256;
 
-/// The most connections that the server accepts: those of the daemon, and some for commands such as `bursar doctor`.
+/// The most connections that the server accepts: the daemon's connections, and some for commands such as `bursar
+/// doctor`.
 pub const MAX_CONNECTIONS: usize = DAEMON_CONNECTIONS + 64;
 
 /// The kubeconfig that kubectl uses by default.

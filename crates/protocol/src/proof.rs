@@ -96,7 +96,7 @@ pub const TOKEN_FILES: [&str; 4] = ["ca.crt", "namespace", "kubernetes.env", TOK
 pub const TOKEN: &str = "token";
 
 impl UserEntry {
-    /// Checks that the entry can be written. Otherwise returns what is wrong.
+    /// Checks that the entry can be written. If not, returns the reason.
     pub fn check(&self) -> Result<(), String> {
         let wrong = |what: &str| Err(what.to_owned());
         match &self.proof {

@@ -41,7 +41,7 @@ const LIVE_READ: Duration = Duration::from_secs(2);
 /// This limit keeps the webhook from reading all of them.
 const LIVE_READS: usize = 16;
 
-/// What a seal must match to be valid.
+/// The values that a valid seal must match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
     /// The cluster that seals must name.
@@ -303,7 +303,7 @@ fn note(known: &mut BTreeMap<Box<str>, Arc<Resolved>>, trust: &Trust, namespace:
     }
 }
 
-/// Returns `None` if the name cannot be that of a namespace.
+/// Returns `None` if no namespace can have this name.
 fn resolved(trust: &Trust, namespace: &PartialObjectMeta<Namespace>) -> Option<Resolved> {
     let name = NamespaceName::try_from(namespace.name_any()).ok()?;
     let Trust { cluster, public_keys } = trust;

@@ -52,7 +52,7 @@ pub enum Judgement {
     Waits(String),
 }
 
-/// What a sealed namespace must show about the holder of the certificate.
+/// The values that a sealed namespace must show about the holder of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// The holder of the certificate.

@@ -23,7 +23,7 @@ pub struct Kind {
     pub resource: &'static str,
 }
 
-/// The kinds that rules apply to, apart from those of `hosts.fields`. Owners come before the objects that they create.
+/// The kinds that rules apply to, except the kinds in `hosts.fields`. Owners come before the objects that they create.
 pub const KINDS: [Kind; 15] = [
     kind("", "pods"),
     kind("", "replicationcontrollers"),

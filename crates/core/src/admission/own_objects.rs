@@ -215,7 +215,7 @@ fn is_bookkeeping(key: &str) -> bool {
     BOOKKEEPING.contains(&key)
 }
 
-/// Returns the fields except for those that are left out. If the value is not an object, returns it as the error.
+/// Returns the fields that are not left out. If the value is not an object, returns it as the error.
 fn others<'v, 'a>(
     value: &'v Json<'a>,
     left_out: fn(&str) -> bool,

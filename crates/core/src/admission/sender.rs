@@ -11,7 +11,7 @@ use crate::rules::senders::ClientRules;
 /// The annotation that makes a pod the question.
 pub const QUESTION: &str = "bursar.dev/client-certificate";
 
-/// What the webhook knows about the clients that send it reviews.
+/// The webhook's knowledge of the clients that send it reviews.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     /// This connection, and all other open connections that sent reviews, have the certificate in question.

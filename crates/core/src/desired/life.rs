@@ -13,7 +13,7 @@ pub(super) struct Verdict {
     pub(super) regenerated: Option<Regeneration>,
     /// The account has no access after the transition.
     pub(super) suspended: bool,
-    /// What the end of the account requires for its namespaces.
+    /// The requirements of the account's end for its namespaces.
     pub(super) end: Option<EndOfTenant>,
 }
 

@@ -186,7 +186,7 @@ pub struct DesiredTenant {
     /// No class gives the account this place any more, but its removal is refused or held. Everything there stays;
     /// bindings lose only the subjects that have to leave them.
     pub given_up: bool,
-    /// What the end of the tenant requires in this cluster.
+    /// The step that the tenant's end requires in this cluster; `None` if it has not begun.
     pub end: Option<EndOfTenant>,
     /// Digest of everything in the objects that comes from the tenant itself. If an object differs although this digest
     /// is the same, the policy has changed.
@@ -211,7 +211,7 @@ pub struct DesiredTenant {
     pub home: Option<HomeTarget>,
 }
 
-/// What the end of a suspended tenant requires in one cluster.
+/// A step that the end of a suspended tenant requires in one cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndOfTenant {
     /// The namespace must be archived.

@@ -41,7 +41,7 @@ pub(super) struct TenantInput<'a> {
     pub(super) idle_until: Option<Timestamp>,
     pub(super) end: Option<EndOfTenant>,
     pub(super) overrides: &'a quota::Overrides<'a>,
-    /// The rules that the account is excepted from in this cluster. [`tenant`] drops those that the class does not
+    /// The rules that the account is excepted from in this cluster. [`tenant`] drops exceptions that the class does not
     /// allow.
     pub(super) exceptions: &'a BTreeSet<ExceptedRule>,
     /// The amounts of the class's quota that the account's workspaces change.
@@ -73,7 +73,7 @@ pub(super) fn tenant(order: TenantInput<'_>, policy: &Policy, sealer: &Sealer) -
     } = order;
     let main = class::main(classes);
     let class = main.map_or(remembered, |class| class.name.as_str());
-    // The tenant has one credential, that of its main class, and the bindings of every class name its holder.
+    // The tenant has one credential, the credential of its main class, and the bindings of every class name its holder.
     let rule = main.and_then(|class| class.credential.as_ref());
     let mut objects: BTreeMap<ObjectKey, DesiredObject> = BTreeMap::new();
     let mut directories = BTreeMap::new();

@@ -36,7 +36,7 @@ pub struct Inventory {
     /// Foreign namespaces that the selectors of the classes match, by cluster. If a cluster is absent, its foreign
     /// namespaces are unknown.
     pub adopted: BTreeMap<ClusterName, FoundNamespaces>,
-    /// What `bursar-homed` answered about kubeconfigs that were inspected since the last cycle.
+    /// The answers of `bursar-homed` about kubeconfigs that were inspected since the last cycle.
     pub homes: BTreeMap<(AccountId, ClusterName), HomeFinding>,
     /// Clusters in which the daemon's confinement is not confirmed: the admission policy is missing, changed or not
     /// enforced, or was not checked yet.

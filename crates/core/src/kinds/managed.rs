@@ -114,7 +114,7 @@ pub enum Data {
     Claim,
 }
 
-/// What the ledger stores of an applied object in addition to its digests.
+/// The part of an applied object that the ledger stores in addition to its digests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
     None,

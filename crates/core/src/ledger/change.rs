@@ -58,7 +58,8 @@ pub enum Change {
     Object(ObjectKey, Option<ObjectRecord>),
     /// The newest certificate or token.
     Certificate(CredentialKey, Option<Certificate>),
-    /// What was delivered to a home for this credential; `None`: nothing of ours is there any more.
+    /// The kubeconfig or notice that was delivered to a home for this credential; `None`: nothing of ours is there any
+    /// more.
     Delivery(CredentialKey, Option<Delivery>),
     /// The cluster is asked to sign a certificate for the key with this digest; `None`: the certificate is recorded.
     Requested(CredentialKey, Option<String>),

@@ -38,7 +38,7 @@ pub struct Tenancy {
     pub created_at: Timestamp,
 }
 
-/// What the clusters show.
+/// The facts that the clusters show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The clusters that were read.
@@ -82,14 +82,14 @@ impl Facts {
     }
 }
 
-/// What the ledger learns from the facts.
+/// The results that the ledger learns from the facts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Learned {
     /// Changes of the ledger.
     pub changes: Vec<Change>,
     /// Events of the history.
     pub events: Vec<Event>,
-    /// What remains unknown, as texts for administrators.
+    /// Questions that remain open, as texts for administrators.
     pub doubts: Vec<String>,
     /// Accounts that the clusters show as suspended for an unknown reason, each with a text for administrators.
     pub unexplained: BTreeMap<AccountName, String>,

@@ -18,7 +18,7 @@ pub struct DoubtKey {
     pub question: Question,
 }
 
-/// What is doubted.
+/// The statement that is doubted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Question {
@@ -38,12 +38,12 @@ pub enum Question {
     Renamed,
 }
 
-/// What is known about a doubt.
+/// The known facts about a doubt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doubt {
     /// When the doubt began.
     pub since: Timestamp,
-    /// The number of accounts before: of all accounts, or of those that had the attribute.
+    /// The number of accounts before. For an attribute, only accounts that had it count.
     pub before: u64,
     /// The number of these accounts now.
     pub now: u64,

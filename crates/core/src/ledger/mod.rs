@@ -101,7 +101,7 @@ pub struct LedgerState {
     pub orders: Vec<Order>,
     /// Hashes of approved changes, and the end of each approval.
     pub approvals: BTreeMap<String, Timestamp>,
-    /// What the guard refused in the last cycle.
+    /// The refusals of the guard in the last cycle.
     pub refusals: Vec<change::RefusalRecord>,
     /// The amounts of the daily limits that the last 24 hours used.
     pub spent: Vec<Spent>,
@@ -425,7 +425,7 @@ impl Lifecycle {
     }
 }
 
-/// What a daily limit counts.
+/// The kinds of changes that daily limits count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spending {
@@ -440,7 +440,7 @@ pub enum Spending {
     RealmDisable,
     /// Roles removed from users of the realm.
     RealmRemoveRoles,
-    /// Tenants that regain access because a directory says so.
+    /// Tenants that regain access because a directory shows them again.
     Resume,
 }
 
@@ -464,7 +464,7 @@ pub struct Tenant {
     pub created_at: Timestamp,
 }
 
-/// What the ledger keeps of an applied object. If both digests (hex SHA-256) are unchanged, nothing is to be done.
+/// The ledger's record of an applied object. If both digests (hex SHA-256) are unchanged, nothing is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectRecord {
     #[serde(rename = "account_id")]
@@ -475,7 +475,7 @@ pub struct ObjectRecord {
     pub wanted: DigestText,
     /// Digest of the managed fields in the API server's answer.
     pub observed: DigestText,
-    /// What later plans and reports need of the object, such as `spec.hard` of a quota.
+    /// The part of the object that later plans and reports need, such as `spec.hard` of a quota.
     pub detail: Option<JsonText>,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Suspension;
 use crate::identity::AccountId;
 
-/// Who asked for something, when and why.
+/// The actor, the reason, the ticket and the time of an order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Note {
     /// The login name, or `bursar`.

@@ -14,7 +14,8 @@ use crate::identity::{AccountId, ClusterName};
 /// person.
 pub const UNKNOWN: &str = "unknown";
 
-/// What is overridden. An override for one cluster takes precedence over one for all clusters.
+/// The account and the resource of an override. An override for one cluster takes precedence over an override for all
+/// clusters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OverrideKey {
     pub account: AccountId,

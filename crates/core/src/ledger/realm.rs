@@ -1,5 +1,5 @@
-//! What the ledger keeps of an account's user in a Keycloak realm. Only the ledger knows which users are ours: people
-//! can edit the attributes of their user in the realm, so an attribute cannot mark our users.
+//! The ledger's record of an account's user in a Keycloak realm. Only the ledger knows which users are ours: people can
+//! edit the attributes of their user in the realm, so an attribute cannot mark our users.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};

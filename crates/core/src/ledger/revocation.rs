@@ -50,7 +50,7 @@ impl BulkRevocation {
 }
 
 impl LedgerState {
-    /// Returns the accounts that wait for their turn in the revocation of `class`, except held ones.
+    /// Returns the accounts that wait for their turn in the revocation of `class`, except held accounts.
     pub fn waiting_for_revocation(&self, class: &str) -> impl Iterator<Item = &Account> {
         let waits = |order: &&Order| order.bulk.as_deref() == Some(class) && !self.holds.contains_key(&order.account);
         self.orders.iter().filter(waits).filter_map(|order| self.accounts.get(&order.account))

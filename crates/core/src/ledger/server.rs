@@ -1,4 +1,4 @@
-//! What the ledger keeps of the servers of a source.
+//! The ledger's records of the servers of a source.
 
 use std::collections::BTreeMap;
 

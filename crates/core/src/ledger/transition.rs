@@ -40,7 +40,7 @@ use crate::shared_map::SharedMap;
 use crate::snapshot::person::{Same, same_people};
 use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, Rejection, SourceRead};
 
-/// What a read changes.
+/// The changes that a read causes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Transition {
     /// Changes of the ledger.

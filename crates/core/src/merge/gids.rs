@@ -91,7 +91,7 @@ fn losses(reads: &[SourceRead], unasked: &BTreeSet<String>, ledger: &LedgerState
     of_gid.flat_map(|claims| known.losses_of(claims)).collect()
 }
 
-/// What the ledger knows about the gids in the reads.
+/// The ledger's knowledge of the gids in the reads.
 struct Known<'a> {
     reads: &'a [SourceRead],
     /// The accounts that own each gid.

@@ -182,7 +182,7 @@ fn asked(caller: &Asker, account: &Account) -> Event {
 }
 
 enum Standing {
-    /// The credential works. The path is that of its kubeconfig, if the class has homes.
+    /// The credential works. If the class has homes, this has the path of the kubeconfig.
     Ready(Option<std::path::PathBuf>),
     /// The kubeconfig worked at the last check, but that check is too old.
     Unseen(CredentialKey, Delivery),

@@ -209,7 +209,7 @@ pub enum Side {
     Other,
 }
 
-/// What an inspection of a kubeconfig should find.
+/// The state that an inspection of a kubeconfig should find.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Expected {

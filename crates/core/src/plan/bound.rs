@@ -30,7 +30,7 @@ impl<'a> Bindings<'a> {
         Self { ledger, by_holder: OnceCell::new() }
     }
 
-    /// Returns the roles that our bindings give to this holder, in the account's own namespaces and in foreign ones.
+    /// Returns the roles that our bindings give to this holder, in the account's own and in foreign namespaces.
     fn naming(&self, cluster: &ClusterName, holder: &str) -> impl Iterator<Item = &Bound> {
         self.by_holder.get_or_init(|| self.all()).get(&(cluster.clone(), holder.to_owned())).into_iter().flatten()
     }

@@ -8,7 +8,7 @@ use crate::identity::Uid;
 /// How the workspaces of a person change the quota of the person's own namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromWorkspaces {
-    /// The amounts of the class plus those of all workspaces.
+    /// The amounts of the class plus the amounts of all workspaces.
     Sum,
     /// For each resource, the largest amount of the class and of the workspaces.
     Max,
@@ -25,7 +25,7 @@ pub struct Workspace {
     pub managers: Vec<String>,
     /// The attribute of the group's entry that names the managers; `None` if there are no managers.
     pub named_by: Option<String>,
-    /// What the workspace adds to the quota of each member's own namespace.
+    /// The amounts that the workspace adds to the quota of each member's own namespace.
     pub member_quota: BTreeMap<String, String>,
     /// The rank that [`FromWorkspaces::Tier`] compares.
     pub tier: u32,

@@ -47,7 +47,7 @@ pub struct Marks {
     pub ids: Option<DecidedIds>,
 }
 
-/// Where the uids and gids of a source come from, once this is decided.
+/// The source of the uids and gids of a directory, once it is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecidedIds {

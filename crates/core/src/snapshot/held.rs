@@ -32,7 +32,7 @@ pub struct GidClaim {
     pub members: Option<BTreeSet<DirectoryId>>,
 }
 
-/// Who gets a gid.
+/// The accounts that get a gid from a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Gives {
     /// The members get it.

@@ -6,7 +6,7 @@ use super::Role;
 use super::dn::Dn;
 use crate::identity::{AccountKind, DirectoryId};
 
-/// Where a domain stores its entries for members from other domains (MS-ADTS 6.1.1.4.9).
+/// The part of a DN that marks entries for members from other domains (MS-ADTS 6.1.1.4.9).
 const FOREIGN_PRINCIPALS: &str = ",cn=foreignsecurityprincipals,";
 
 /// A member, as a group names it.

@@ -18,7 +18,7 @@ pub struct Due {
     pub dn: String,
 }
 
-/// Where one server has the entry.
+/// The place of the entry on one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "found")]
 pub enum Place {

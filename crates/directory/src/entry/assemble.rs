@@ -31,14 +31,14 @@ const ACCOUNT_CLASSES: [&str; 2] = ["posixAccount", "user"];
 pub(crate) const GROUP_CLASSES: [&str; 5] =
     ["groupOfNames", "groupOfUniqueNames", "groupOfMembers", "posixGroup", "group"];
 
-/// What a source returned, not interpreted yet.
+/// The entries that a source returned, not interpreted yet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RawRead {
     /// The server that answered, or the file.
     pub server: Option<String>,
     /// The trees that were asked for.
     pub trees: BTreeMap<AccountKind, RawTree>,
-    /// What went wrong. If empty, accounts that were not returned are absent.
+    /// Problems of the read. If there are none, accounts that were not returned are absent.
     pub problems: Vec<String>,
     /// The replication state that the server showed.
     pub marks: Box<Marks>,
@@ -46,7 +46,7 @@ pub struct RawRead {
     pub behind: Vec<(String, Behind)>,
 }
 
-/// What a source returned for one tree.
+/// The entries that a source returned for one tree.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RawTree {
     /// The entries that were returned.
@@ -292,7 +292,7 @@ fn ambiguous(candidates: &[Candidate]) -> HashMap<&DirectoryId, Vec<&str>> {
     ambiguous
 }
 
-/// Adds to `entry` what other entries say: its members, and the gids of its groups.
+/// Adds to `entry` the data from other entries: its members, and the gids of its groups.
 fn complete(entry: &mut Entry, groups: &[&Dn], closed: &Closed<'_>, index: &Index<'_>) -> Result<(), String> {
     if let Some(posix) = &mut entry.posix {
         posix.groups = closed.gids.get(&entry.id).cloned().unwrap_or_default();

@@ -38,7 +38,7 @@ impl IdRange {
 }
 
 /// The number of further slices that SSSD reserves for a domain at once (`ldap_idmap_helper_table_size`). These slices
-/// avoid only the slices of domains that were registered before. Slices that are assigned later avoid those of all
+/// avoid only the slices of domains that were registered before. Slices that are assigned later avoid the slices of all
 /// domains.
 const HELPERS: u32 = 10;
 /// The seed of SSSD's hash.

@@ -31,7 +31,7 @@ const GROUP_TYPE_SECURITY_ENABLED: i64 = 0x8000_0000;
 /// How the configuration maps the SIDs of an Active Directory to numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SidMapping {
-    /// Where numbers come from.
+    /// The source of the numbers.
     pub ids: Ids,
     /// The range of numbers that SIDs are mapped to.
     pub range: IdRange,
@@ -41,7 +41,7 @@ pub struct SidMapping {
     pub domains: Vec<Sid>,
 }
 
-/// Where uids and gids come from.
+/// The source of uids and gids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ids {
     /// From attributes if any account that was read has a `uidNumber`, otherwise from SIDs.
@@ -55,7 +55,7 @@ pub enum Ids {
     Mixed,
 }
 
-/// What [`Ids`] means for one read.
+/// The meaning of [`Ids`] for one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Attributes,
@@ -67,7 +67,7 @@ enum By {
 /// Finds the numbers of one read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Numbers {
-    /// What the configuration says; `None` outside of Active Directory, where there are only attributes.
+    /// The configured source; `None` outside of Active Directory, where there are only attributes.
     told: Option<Ids>,
     by: By,
     map: IdMap,
@@ -75,7 +75,7 @@ pub struct Numbers {
     accounts: usize,
     /// The number of these accounts that have a uid attribute.
     numbered: usize,
-    /// What an earlier read decided.
+    /// The decision of an earlier read.
     decided: Option<DecidedIds>,
 }
 

@@ -16,7 +16,7 @@ use super::config::KeycloakConfig;
 use crate::source::Secret;
 use crate::tls::{TlsError, client_config};
 
-/// What went wrong while talking to a realm.
+/// An error while talking to a realm.
 #[derive(Debug, thiserror::Error)]
 pub enum RealmError {
     /// The configuration is wrong. `SourceConfig::check` finds this first.

@@ -21,7 +21,7 @@ use crate::tls::{TlsError, client_config};
 /// hours is too long to wait for a server that lost power, because a pass takes only seconds.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// What went wrong while talking to a server.
+/// An error while talking to a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The URL is `ldap://` without `starttls`. `SourceConfig::check` refuses such a URL earlier, too.

@@ -29,7 +29,7 @@ const INTEGER: u8 = 0x02;
 const OCTET_STRING: u8 = 0x04;
 const SEQUENCE: u8 = 0x30;
 
-/// What changed since a cookie.
+/// The changes since a cookie.
 #[derive(Debug, Default)]
 pub(super) struct Changed {
     /// The `objectGUID` of each object that changed, was added or was removed.

@@ -132,7 +132,7 @@ struct Following<'a> {
     known: Arc<Kept>,
     /// How often the cache had been found wrong when `known` was taken from it.
     found_wrong: u64,
-    /// What the server sent since `known`, by tree.
+    /// The messages of the server since `known`, by tree.
     trees: BTreeMap<AccountKind, Told>,
     /// Whether `known` is in the cache, and is up to date.
     live: bool,

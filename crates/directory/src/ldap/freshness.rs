@@ -145,8 +145,8 @@ pub(super) fn witness(source: &SourceConfig, entry: &RawEntry) -> Option<(Direct
     Some((DirectoryId(text), stamp))
 }
 
-/// Returns the times of the last changes after the server reported the entries `told`. An entry whose time went back is
-/// always contained, because it proves that the server is behind.
+/// Returns the known times of last changes, updated by the entries `told` that the server reported. An entry whose time
+/// went back is always contained, because it proves that the server is behind.
 pub(super) fn witnesses_after(
     known: &BTreeMap<DirectoryId, Stamp>,
     told: impl Iterator<Item = (DirectoryId, Stamp)>,

@@ -34,7 +34,7 @@ struct Answer {
     places: BTreeMap<DirectoryId, Place>,
 }
 
-/// Returns what each server says about the accounts that are `due`. The server with the newest changes comes first; if
+/// Returns each server's answer about the accounts that are `due`. The server with the newest changes comes first; if
 /// several are equal, the server that `answered` the read comes first.
 pub(crate) async fn look_up(
     config: &LdapConfig,

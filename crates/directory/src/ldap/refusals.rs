@@ -15,7 +15,7 @@ const FIRST_PAUSE: Duration = Duration::from_mins(5);
 /// time.
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 
-/// What the servers of one source answered to binds. Clones share the state.
+/// The answers of the servers of one source to binds. Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Refusals(Arc<Mutex<Answers>>);
 

@@ -70,13 +70,13 @@ struct Slot {
     live: bool,
     /// How often the entries were found wrong. A task that follows the server from wrong entries must start again.
     found_wrong: u64,
-    /// What is known about the source's servers. This stays if the entries are dropped.
+    /// The known facts about the source's servers. They stay if the entries are dropped.
     servers: ServerHistory,
     /// The replication state that the server showed when it was last asked while it pushed changes.
     shown: Option<Marks>,
 }
 
-/// What is known about the servers of a source before a connection is made.
+/// The known facts about the servers of a source, before a connection is made.
 #[derive(Debug, Clone, Default)]
 pub struct ServerHistory {
     /// The server that answered last.

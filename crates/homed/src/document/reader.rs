@@ -13,7 +13,7 @@ pub(super) struct Reader<'input> {
     mark: usize,
     /// The number of nodes of each anchored node, by the number of its anchor.
     anchors: BTreeMap<usize, usize>,
-    /// The number of nodes so far, with those that aliases expand to.
+    /// The number of nodes so far, including the nodes that aliases expand to.
     read: usize,
     /// The offset at which the last token ended.
     done: usize,

@@ -65,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the end of a request shows about its export.
+/// The outcome of a request, by which the breaker of its export is updated.
 enum Outcome {
     Answered(Vec<u8>),
     Late,

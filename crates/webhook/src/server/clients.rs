@@ -53,7 +53,7 @@ impl Clients {
         Ok(Self { verifier, name: rules.name.clone() })
     }
 
-    /// Checks a chain of certificates. Otherwise returns what is wrong.
+    /// Checks a chain of certificates. If it is not accepted, returns the reason.
     fn check(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
         let (first, rest) = chain.split_first().ok_or(Error::NoCertificatesPresented)?;
         self.verifier.verify_client_cert(first, rest, now)?;

@@ -89,7 +89,7 @@ pub(super) struct Inputs {
     adopted: Vec<(ClusterName, NamespaceName, String)>,
 }
 
-/// The state of an account's namespaces in which nothing runs.
+/// How long nothing has run in an account's namespaces.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Idle {
     /// Since when nothing has run in any of the namespaces; `None` unless all of them are due for suspension.

@@ -29,14 +29,14 @@ impl<'a> Owners<'a> {
         Self { ledger, accounts: OnceCell::new() }
     }
 
-    /// Whether the claimed name belongs to the entry's account.
+    /// Returns the entry's relation to the account that has the claimed name.
     pub(super) fn of_name(&self, claim: &Claim<'_>) -> Standing {
         self.standing(claim, |account| {
             account.kind == claim.kind && account.name == claim.name && account.state != Lifecycle::Deleted
         })
     }
 
-    /// Whether the claimed uid belongs, or once belonged, to the entry's account.
+    /// Returns the entry's relation to the account that has, or once had, the claimed uid.
     pub(super) fn of_uid(&self, claim: &Claim<'_>) -> Standing {
         let uid = claim.entry.and_then(|entry| entry.posix.as_ref()).map(|posix| posix.uid);
         let owner = uid.and_then(|uid| self.ledger.uid_history.get(&uid));

@@ -35,8 +35,9 @@ pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<Clu
     accounts.retain(|plan| !plan.is_idle());
 }
 
-/// Returns the plan if it suspends the account or changes no lifecycle state. Any other change of the state waits as a
-/// whole, and the alternative ([`AccountPlan::otherwise`]) is returned, so that an unfinished suspension continues.
+/// Returns the plan that is executed now. If the plan changes the lifecycle state in an unconfined cluster, the whole
+/// change waits, unless it is a suspension. In this case, returns the alternative ([`AccountPlan::otherwise`]), so that
+/// an unfinished suspension continues.
 fn unless_it_begins(mut plan: AccountPlan, unconfined: &BTreeSet<ClusterName>) -> Option<AccountPlan> {
     let waits = |plan: &AccountPlan| {
         !matches!(plan.transition, None | Some(Transition::Suspend(_)))

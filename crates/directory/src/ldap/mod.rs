@@ -49,7 +49,7 @@ const COALESCE: Duration = Duration::from_micros(250);
 /// Access rules that hide entries cause a few such pages.
 const EMPTY_PAGES: u32 = 100;
 
-/// Reads all trees of `source` from the first server that accepts our bind and is not behind what is known.
+/// Reads all trees of `source` from the first server that accepts our bind and is not behind the known state.
 pub async fn read(config: &LdapConfig, source: &SourceConfig, history: &ServerHistory) -> RawRead {
     let mut search = Search::new(history);
     loop {
@@ -100,7 +100,7 @@ pub(super) async fn refresh(
     }
 }
 
-/// Returns a read without any tree.
+/// Returns a read in which no tree was answered.
 fn unread(source: &SourceConfig) -> RawRead {
     let asked = KINDS.into_iter().filter(|kind| source.tree(*kind).is_some());
     RawRead { trees: asked.map(|kind| (kind, RawTree::default())).collect(), ..RawRead::default() }
@@ -205,8 +205,8 @@ async fn read_matching(
     }
 }
 
-/// Returns the attributes to request, and those with the time of the last change. If the configuration limits how many
-/// members are requested at once, only the first part of the members is requested.
+/// Returns the attributes to request, including the attributes with the time of the last change. If the configuration
+/// limits how many members are requested at once, only the first part of the members is requested.
 fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<String> {
     let is_long = |name: &String| source.attributes.member_dns.iter().any(|long| long.eq_ignore_ascii_case(name));
     let part = |name: String| match config.members_at_once {

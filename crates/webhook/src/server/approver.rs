@@ -1,6 +1,6 @@
 //! `bursar-webhook approve`: watches the daemon's certificate requests and approves the requests that
-//! [`bursar_core::admission::approver`] permits. It denies requests that can never become valid. All others stay
-//! pending: they are logged once, counted, and judged again until they are decided or deleted.
+//! [`bursar_core::admission::approver`] permits. It denies requests that can never become valid. All other requests
+//! stay pending: they are logged once, counted, and judged again until they are decided or deleted.
 //!
 //! Two approvers may run at the same time. If both approve a request, the second approval conflicts, which is no error.
 

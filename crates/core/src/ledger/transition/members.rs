@@ -105,7 +105,7 @@ impl Memory<'_> {
     }
 
     /// Returns the groups that show no members, although some of their known members are in the read. If there is only
-    /// one such group, or all of them had the same single member, returns none, because groups may become empty.
+    /// one such group, or all of them had the same single member, returns none, because that happens without a fault.
     fn emptied(&self, read: &SourceRead) -> Vec<&Account> {
         if self.ledger.marks.get(&read.source).is_some_and(|mark| mark.accepted) {
             return Vec::new();
@@ -305,7 +305,7 @@ impl Memory<'_> {
         named
     }
 
-    /// Returns the names that accounts have. These names are not the new name of a renamed account.
+    /// Returns the names that accounts already have, which therefore cannot be the new name of a renamed account.
     fn known_names(&self) -> BTreeSet<MemberName> {
         let names = self.ledger.accounts.values().flat_map(|account| {
             let names = [MemberName::of(&Dn::parse(&account.dn)), MemberName::Name(account.name.clone())];

@@ -94,7 +94,7 @@ pub struct Followed {
 }
 
 /// Plans the realm. The plan depends only on rows of the ledger that are written before the first step in a cluster. So
-/// a preview passes [`Evolved::after`], and a cycle passes the store's ledger after its execution.
+/// a preview passes [`Evolved::after`], and a cycle passes the store's ledger after the execution.
 #[must_use]
 pub fn follow(
     ledger: &LedgerState,

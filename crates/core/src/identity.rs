@@ -1,6 +1,6 @@
 //! Types for POSIX ids, directory ids and names. They are parsed once, where data comes in, and are valid from then on.
 //!
-//! Only `bursar_directory::entry` parses uids of a directory. A tenant's pod may run as any [`Uid`].
+//! Only `bursar_directory::entry` parses uids of a directory. Every [`Uid`] is in the range for tenants' pods.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -32,7 +32,7 @@ pub fn merge(
     ledger: &LedgerState,
 ) -> DirectorySnapshot {
     let owners = Owners::of(ledger);
-    // The second pass is needed because the first pass may reject an entry that another entry shares its person with.
+    // The second pass is needed because an entry may be the same person as an entry that the first pass rejects.
     for _ in 0..2 {
         let same = same_people(&reads);
         let losers: Losers = reads.iter().flat_map(|read| misfits(read, policy, &same)).collect();

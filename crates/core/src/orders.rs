@@ -41,8 +41,8 @@ pub struct Written {
     pub ordered: BTreeSet<AccountName>,
     /// Accounts of `ordered` whose order changes access, a credential or a home.
     pub of_access: BTreeSet<AccountName>,
-    /// The account does not exist (exit code 4), a required reason is missing (64), or there is nothing to resume,
-    /// release or approve (1).
+    /// The refused requests: the account does not exist (exit code 4), a required reason is missing (64), or there is
+    /// nothing to resume, release or approve (1).
     pub refused: Vec<Refusal>,
 }
 

@@ -41,8 +41,8 @@ pub const DAEMON_USER: &str = "bursar:daemon";
 pub struct Policy {
     /// Shown in plans, logs and reports.
     pub site: String,
-    /// The address that the kubeconfig of a suspended person refers to; if `None`, it refers to the administrators of
-    /// the site.
+    /// The contact address in the kubeconfig of a suspended person; if `None`, the kubeconfig names the administrators
+    /// of the site.
     pub contact: Option<String>,
     pub classes: BTreeMap<String, Class>,
     /// Network profiles, including the built-in `open` and `isolated`.
@@ -129,7 +129,7 @@ pub enum When {
     Base(String),
 }
 
-/// A compiled regular expression. Two are equal if their texts are equal.
+/// A compiled regular expression. Two patterns are equal if their texts are equal.
 #[derive(Debug, Clone)]
 pub struct Pattern(pub Regex);
 

@@ -64,7 +64,7 @@ pub struct DesiredState {
     pub notices: Vec<Notice>,
 }
 
-/// A problem that an administrator should know, because no plan can remove it.
+/// A problem that an administrator should know, because no plan can solve it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Notice {
     pub account: AccountName,

@@ -1,4 +1,5 @@
-//! NetworkPolicies of a tenant: one that denies everything, and one for each peer that the profile allows.
+//! NetworkPolicies of a tenant: one policy that denies everything, and one policy for each peer that the profile
+//! allows.
 //!
 //! NetworkPolicies are additive, so with one object for each peer, a change of the profile changes a single object.
 

@@ -52,7 +52,7 @@ pub(super) struct TenantInput<'a> {
     pub(super) adopted: &'a [Adopted<'a>],
 }
 
-/// Builds the tenant. If several classes make an object with the same key, the first class's is kept.
+/// Builds the tenant. If several classes make an object with the same key, the object of the first class is kept.
 pub(super) fn tenant(order: TenantInput<'_>, policy: &Policy, sealer: &Sealer) -> DesiredTenant {
     let TenantInput {
         cluster,

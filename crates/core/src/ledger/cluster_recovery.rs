@@ -82,7 +82,7 @@ impl Facts {
     }
 }
 
-/// The results that the ledger learns from the facts.
+/// The knowledge that the ledger gains from the facts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Learned {
     /// Changes of the ledger.

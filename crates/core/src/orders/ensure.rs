@@ -138,8 +138,8 @@ fn may_ask_for_new(caller: &Asker, request: &EnsureRequest) -> bool {
     caller.may_order || (request.kind == AccountKind::User && caller.name.as_ref() == Some(&request.name))
 }
 
-/// Answers for an account that the ledger does not know. After the caller began to ask, the directories are read once
-/// more. A slow directory that was read recently is left out, because a login should not wait for a read that the
+/// Answers for an account that the ledger does not know. The directories are read once more after the caller began to
+/// ask. A slow directory that was read recently is left out, because a login should not wait for a read that the
 /// schedule makes anyway.
 fn unknown(ledger: &LedgerState, refusal: Refusal, since: Option<Timestamp>, now: Timestamp) -> Ensured {
     let since = since.unwrap_or(now - FRESH).min(now);

@@ -98,7 +98,7 @@ pub(super) fn class_for<'p>(
     }
     let mut classes = classes_of(account, ledger, policy);
     if classes.is_empty() {
-        // No request for the account was made yet. Once it is created, the order applies from the beginning.
+        // No request for the account was made yet. Once the account is created, the order applies from the beginning.
         classes = classes_if_asked(account, ledger, policy);
     }
     let Some(class) = choose(&classes) else {

@@ -234,7 +234,7 @@ pub struct EnsureAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// The exit code of `bursar`: 4 if the account does not exist, 64 for wrong usage, 77 if the caller is not allowed,
-    /// else 1.
+    /// otherwise 1.
     pub exit_code: u8,
     /// The problem and its remedy, as a text for people.
     pub text: String,
@@ -259,7 +259,8 @@ pub enum Trigger {
     Schedule,
     /// A directory reported a change.
     Change,
-    /// A person whom the ledger does not know asks for an account. Every user of the host may do this at any rate.
+    /// A person whom the ledger does not know asks for an account. Every user of the host may do this as often as they
+    /// like.
     Login,
     /// The objects in a cluster differ from those that the plan was made for.
     Drift,

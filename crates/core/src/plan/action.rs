@@ -99,8 +99,8 @@ pub enum Action {
     },
     /// Restores the former state of the workloads that a suspension stopped.
     ResumeWorkloads { cluster: ClusterName, namespace: NamespaceName, stopped: Vec<(ObjectKey, StoppedWorkload)> },
-    /// Waits until the API server refuses the holder of an older credential everything that our bindings gave. Then
-    /// looks for foreign bindings that name this holder.
+    /// Waits until the API server no longer grants the holder of an older credential any right that our bindings gave.
+    /// Then looks for foreign bindings that name this holder.
     ProveRevoked {
         cluster: ClusterName,
         /// A name that belongs only to the holder of the older credential.

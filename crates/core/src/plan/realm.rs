@@ -184,7 +184,7 @@ pub fn user_of<'l>(ledger: &'l LedgerState, rules: &Realm, account: &'l Account)
     ledger.realm_accounts.get(&(account.id.clone(), rules.name.clone()))?.user_id.as_deref()
 }
 
-/// Whether the account may log in. An account that is suspended for idleness may, because a login resumes it.
+/// Whether the account may log in. An account that is suspended for idleness may log in, because a login resumes it.
 fn may_log_in(account: &Account) -> bool {
     let idle = matches!(account.suspension.as_deref(), Some(Suspension::Idle { .. }));
     account.state == Lifecycle::Active || (account.state == Lifecycle::Suspended && idle)

@@ -1,8 +1,9 @@
 //! Plans the steps of one account in one cluster, in the order of their execution.
 //!
-//! First, access is removed: by the seal and the quota that stop new pods, from bindings, workloads and the kubeconfig.
-//! Then the namespace, quota, policies and volumes are written. Access is given last: by bindings, workloads and the
-//! certificate. A failure therefore never leaves more access than desired.
+//! The steps that remove access come first: the seal and the quota that stop new pods, and changes of bindings,
+//! workloads and the kubeconfig. Then the namespace, quota, policies and volumes are written. The steps that give
+//! access come last: bindings, workloads and the certificate. A failure therefore never leaves more access than
+//! desired.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -208,8 +209,8 @@ pub(super) fn actions(look: Look<'_>) -> Found {
 }
 
 /// Whether the action creates something in the account's namespace, which the API server refuses while the namespace is
-/// being deleted. Other actions continue, because a finalizer may delay the deletion, and until the end, bindings in
-/// the namespace apply.
+/// being deleted. Other actions continue: a finalizer may delay the deletion, and bindings in the namespace apply until
+/// it is gone.
 fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
     let own = look.tenant.namespace.as_ref().map(NamespaceName::as_str);
     match action {
@@ -393,8 +394,8 @@ fn holder_of_tokens(binding: &ObjectKey, subject: &Value) -> Option<ObjectKey> {
     }))
 }
 
-/// Handles a binding that somebody is deleting. A finalizer may delay the deletion for long, and until the end, the
-/// binding applies. The binding is created again when it is gone. If it names a subject that is no longer desired, our
+/// Handles a binding that somebody is deleting. A finalizer may delay the deletion for long, and the binding applies
+/// until it is gone. The binding is created again when it is gone. If it names a subject that is no longer desired, our
 /// own deletion is planned too.
 fn ended(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord, found: &ObservedObject) -> Option<Action> {
     if record.uid == found.uid { taken(key, object, record) } else { None }

@@ -1,4 +1,4 @@
-//! Counts how long each account has been missing, and how long a suspended account has progressed towards its end. Only
+//! Counts how long each account has been missing, and how long each suspended account has waited for its end. Only
 //! complete reads count. Before a suspension is due, the source's servers are asked about this single account.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +56,7 @@ pub fn due(
 }
 
 impl Memory<'_> {
-    /// Whether a complete read without the account makes its absence due, and whether this has a consequence.
+    /// Whether a complete read without the account makes its absence due, and this has a consequence for the account.
     fn is_due(&self, account: &Account) -> bool {
         let limit = self.policy.lifecycle.absent_for.as_secs();
         let has_effect = match account.state {

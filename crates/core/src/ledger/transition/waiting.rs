@@ -17,7 +17,7 @@ use crate::ledger::{Account, OrderKind};
 use crate::snapshot::freshness::SETTLES;
 use crate::snapshot::{Entry, Role};
 
-/// The statements that all recent answers have shown, each with the time since when.
+/// The statements that all recent answers have shown. Each has the time of the first of these answers.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     before: BTreeMap<String, Timestamp>,

@@ -247,7 +247,7 @@ impl<'a> Claim<'a> {
     }
 }
 
-/// Returns all valid entries except those that share the account of another entry; these claim no name and no uid.
+/// Returns all valid entries except entries that share the account of another entry; these claim no name and no uid.
 fn claims<'a>(reads: &'a [SourceRead], same: &'a Same<'_>) -> impl Iterator<Item = Claim<'a>> + Clone {
     let of = |(place, read): (usize, &'a SourceRead)| {
         read.entries.iter().enumerate().map(move |(at, entry)| Claim::of(place, read, at, entry))

@@ -52,9 +52,9 @@ pub fn compare(one: &str, other: &str) -> Option<Ordering> {
     Some(nanos(one)?.cmp(&nanos(other)?))
 }
 
-/// Returns the sum of two amounts. If both have the same unit, the sum has it too if it is a whole number; otherwise
-/// the sum is in the largest of the units 1, `m` and `n` in which it is a whole number. Returns `None` if [`compare`]
-/// does.
+/// Returns the sum of two amounts. If both have the same unit and the sum is a whole number of it, the sum has this
+/// unit too; otherwise the sum is in the largest of the units 1, `m` and `n` in which it is a whole number. Returns
+/// `None` if [`compare`] does.
 #[must_use]
 pub fn sum(one: &str, other: &str) -> Option<String> {
     let sum = nanos(one)?.checked_add(nanos(other)?)?;

@@ -16,8 +16,8 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
-/// Time to wait beyond the server's own deadlines. A live server answers when they pass, so a server that takes longer
-/// is dead.
+/// Time to wait beyond the server's own deadlines. A live server answers at its deadlines at the latest, so a server
+/// that takes longer is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a request failed.
@@ -133,7 +133,7 @@ impl HomedClient {
 }
 
 /// Returns the number of concurrent requests for each of `prefixes` prefixes, and for homes elsewhere. All shares
-/// together do not exceed the connections, so that an export that hangs takes none from another.
+/// together do not exceed the connections, so that an export that hangs takes no connection from another.
 fn share(prefixes: usize) -> usize {
     (DAEMON_CONNECTIONS / (prefixes + 1)).clamp(1, MAX_CONCURRENT)
 }

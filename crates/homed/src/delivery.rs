@@ -181,8 +181,8 @@ impl Place<'_> {
     }
 
     /// Tests whether the kubeconfig can be edited and a file of its size be written. If `planned` is given, also tests
-    /// whether those entries can be merged and written, because a credential is issued next: the test takes the lock
-    /// and needs the room that the delivery will need. `planned` also has the names that count as ours.
+    /// whether the planned entries can be merged and written, because a credential is issued next. This test takes the
+    /// lock and needs the room that the delivery will need. `planned` also has the names that count as ours.
     pub(super) fn test_write(
         &self,
         planned: Option<(&PlannedEntries, &[String])>,
@@ -203,7 +203,7 @@ impl Place<'_> {
                     keeps.set(delivered.kept.is_some());
                     Ok(room(&delivered))
                 }
-                // The text must meet the same conditions for removing nothing as for adding entries.
+                // Removing nothing checks the same conditions as adding entries.
                 None => kubeconfig::remove(text, &EntryNames::default()).map(|_| 0),
             });
             match tried {

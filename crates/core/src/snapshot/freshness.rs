@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::identity::DirectoryId;
 
 /// How many of the most recently changed entries are remembered for a server other than Active Directory. A server that
-/// is behind lacks the newest changes, so more entries would prove nothing more. With this number, the row in the
-/// ledger stays below about 20 KiB.
+/// is behind lacks the newest changes, so remembering more entries would prove nothing further. With this number, the
+/// row in the ledger stays below about 20 KiB.
 pub const WITNESSES: usize = 256;
 
 /// If another server answers, which cannot be compared with the former server, no access is added for this time.

@@ -35,11 +35,12 @@ pub struct GidClaim {
 /// The accounts that get a gid from a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Gives {
-    /// The members get it.
+    /// The members of the group get the gid.
     Members,
-    /// Members who have it keep it, because it is unknown which of several groups is meant.
+    /// Members who have the gid already keep it, and nobody else gets it, because it is unknown which of several groups
+    /// is meant.
     Kept,
-    /// The gid is the primary one of a tool. Only the group of its maintainers gives it to others.
+    /// The gid is the primary gid of a tool. Only the group of its maintainers gives it to others.
     Nobody,
 }
 

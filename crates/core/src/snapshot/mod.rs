@@ -194,7 +194,7 @@ impl fmt::Display for Completeness {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub kind: AccountKind,
-    /// The id that the directory never changes.
+    /// The id in the directory, which never changes.
     pub id: DirectoryId,
     /// The current DN, shown to people.
     pub dn: String,

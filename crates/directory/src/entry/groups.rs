@@ -22,8 +22,8 @@ use crate::source::SourceConfig;
 /// is 50 memberships per person.
 const MOST_NESTED: usize = 5_000_000;
 
-/// Accounts by DN and by name, including rejected ones: a person whose uid cannot be read stays a maintainer of their
-/// tools.
+/// Accounts by DN and by name, including rejected accounts: a person whose uid cannot be read stays a maintainer of
+/// their tools.
 pub(crate) struct Index<'a> {
     by_dn: HashMap<&'a Dn, &'a DirectoryId>,
     /// `None` if several entries have the name. In that case, the directory does not show which account is meant, but
@@ -295,7 +295,7 @@ pub(crate) enum Refused {
 
 /// The groups that list the maintainers of tools.
 pub(crate) struct Companions<'a> {
-    /// The groups with the full name of each tool, in the tree of the tools or that of the groups, by the tool's DN. If
+    /// The groups with the full name of each tool, in the tree of the tools or of the groups, by the tool's DN. If
     /// there are several, it is unknown which one is meant: anybody who may create a group can give it the name.
     groups: HashMap<&'a Dn, Vec<&'a Dn>>,
     /// The ids of the tools of each group.

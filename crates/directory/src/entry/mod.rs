@@ -117,7 +117,7 @@ impl Reading<'_> {
 
     /// Returns the name of `raw` as the directory writes it, including the prefix. Memberships by name refer to it.
     ///
-    /// If the attribute has several values, the one in the DN is the name (RFC 2307, 5.3).
+    /// If the attribute has several values, the value in the DN is the name (RFC 2307, 5.3).
     pub fn full_name<'r>(&self, raw: &'r RawEntry, dn: &Dn, kind: AccountKind) -> Result<&'r str, String> {
         let attribute = match kind {
             AccountKind::Tool => &self.attributes.tool_name,
@@ -137,7 +137,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Returns the full name of a candidate; `None` if it has no usable one.
+    /// Returns the full name of a candidate; `None` if it has no usable name.
     pub(crate) fn name_of<'c>(&self, candidate: &'c Candidate) -> Option<&'c str> {
         self.full_name(&candidate.raw, &candidate.dn, candidate.kind).ok()
     }

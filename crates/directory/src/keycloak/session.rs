@@ -288,7 +288,7 @@ impl Session {
             let before = match (&last, begins) {
                 (None, _) => 0,
                 (Some(_), Some(place)) => place + 1,
-                // More entries were added before it than a page holds.
+                // More entries were added before this entry than a page holds.
                 (Some(_), None) if full && moved => count,
                 (Some(_), None) => return Err(RealmError::Changed(T::WHAT)),
             };

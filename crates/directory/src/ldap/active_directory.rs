@@ -3,8 +3,8 @@
 //!
 //! Both ways report only the ids of changed objects. Each of these objects is then requested as in a full read
 //! ([`super::moved`]). Neither way reports objects that left a tree, that are in a moved container, or that became
-//! visible to us. These are found by comparing the mirror with a list of all names. If a step fails, the cache is kept
-//! unchanged, and everything is read.
+//! visible to us. Such objects are found by comparing the mirror with a list of all names. If a step fails, the cache
+//! is kept unchanged, and everything is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

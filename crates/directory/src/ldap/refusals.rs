@@ -25,8 +25,8 @@ struct Answers {
     /// are tried at once.
     asked: Option<LdapConfig>,
     refused: BTreeMap<String, Refused>,
-    /// Servers that accepted our bind. While another server refuses it, only these are asked, because all of them most
-    /// likely check the same account.
+    /// Servers that accepted our bind. While another server refuses our bind, only these servers are asked, because all
+    /// servers most likely check the same account.
     accepted: BTreeSet<String>,
 }
 

@@ -1,4 +1,5 @@
-//! Selects the server of a source that answers: the first one that accepts our bind and is not behind what is known.
+//! Selects the server of a source that answers: the first one that accepts our bind and is not behind the state that
+//! was read before.
 
 use std::ops::ControlFlow;
 

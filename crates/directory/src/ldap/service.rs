@@ -152,7 +152,7 @@ async fn ask(server: SocketAddr, name: &str) -> Result<Vec<Record>, String> {
     records(&answer)
 }
 
-/// Returns a number that a stranger cannot easily guess. Otherwise, the network between us and our nameserver is
+/// Returns a number that a stranger cannot easily guess. Apart from that, the network between us and our nameserver is
 /// trusted.
 #[expect(clippy::disallowed_methods, reason = "a number, and no time")]
 fn id() -> u16 {

@@ -50,7 +50,7 @@ impl<'input> Reader<'input> {
     pub(super) fn documents(&mut self) -> Result<Vec<Option<Node>>, DocumentError> {
         let mut roots = Vec::new();
         self.roots(&mut roots).map_err(|error| match error {
-            // kubectl reads only the first document, so it does not notice a fault after it.
+            // kubectl reads only the first document, so it does not notice a fault in a later one.
             DocumentError::Syntax { line, column } if roots.len() > 1 || roots.iter().any(Option::is_some) => {
                 DocumentError::Unusual { line, column }
             }

@@ -230,8 +230,8 @@ impl Server {
             Ok(Ok(answer)) => {
                 let patience = self.settings.deadline;
                 tokio::spawn(async move {
-                    // The user may stop the worker after its answer. Without this, it would exist until the server
-                    // ends.
+                    // The user may stop the worker after its answer. Without this timeout, a stopped worker would exist
+                    // until the server ends.
                     if tokio::time::timeout(patience, worker.gone()).await.is_err() {
                         let _ = worker.kill();
                     }

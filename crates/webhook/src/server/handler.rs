@@ -29,7 +29,7 @@ use crate::index::Index;
 
 /// Bodies up to this size are small. Nearly every review of a pod is.
 const SMALL: usize = 256 << 10;
-/// The memory for small bodies and for large bodies. They do not share it, so that large bodies never keep small ones
+/// The memory for small bodies and for large bodies. The two are separate, so that large bodies never keep small ones
 /// out.
 const SMALL_ROOM: usize = 16 << 20;
 const LARGE_ROOM: usize = 48 << 20;

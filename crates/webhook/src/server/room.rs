@@ -43,7 +43,7 @@ struct Waits {
     yields: CancellationToken,
 }
 
-/// The reserved memory of one body, until it is dropped.
+/// The reserved memory of one body, until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     room: &'a Room,

@@ -14,6 +14,7 @@ pub fn sources() -> &'static Path {
 /// The folder with etcd, kube-apiserver, kube-controller-manager and kubectl. If it does not exist, the programs are
 /// built (5 to 10 minutes, once) with progress on standard error.
 ///
+/// # Panics
 /// If the programs cannot be built; the reason is on standard error.
 #[must_use]
 pub fn control_plane() -> PathBuf {

@@ -190,6 +190,7 @@ impl ControlPlane {
     /// Gives the API server another certificate, signed by the authority `ca_pem`, and waits until it is served. The
     /// API server reloads both files when they change (kube-apiserver `dynamiccertificates`).
     ///
+    /// # Panics
     /// If the new certificate is not served within the deadline.
     pub fn serve_as(&self, identity: &Identity, ca_pem: &Path) {
         let folder = self.ca_pem.parent().expect("the file is in the cluster's folder");

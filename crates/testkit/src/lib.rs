@@ -43,6 +43,7 @@ impl Servers {
     /// Starts both servers in parallel and returns when both answer. This takes about 3 s, or minutes if the control
     /// plane must be built first (with a message).
     ///
+    /// # Panics
     /// If a server does not start. The message contains what was awaited and the end of the server's log.
     #[must_use]
     pub fn start() -> Self {

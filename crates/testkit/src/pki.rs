@@ -27,6 +27,7 @@ pub struct Authority {
 impl Authority {
     /// Creates a self-signed authority.
     ///
+    /// # Panics
     /// If the system gives no randomness. Other functions in this file do not fail.
     #[must_use]
     pub fn new(name: &str) -> Self {

@@ -410,12 +410,12 @@ mod tests {
 
     #[test]
     fn paths_are_those_of_the_api_server() {
-        let binding = everywhere(&ManagedKind::RoleBinding.into()).expect("every cluster serves it");
+        let binding = everywhere(&ManagedKind::RoleBinding.into()).expect("every cluster serves the kind");
         assert_eq!(
             binding.path(Some("tool-foo"), Some("bursar-edit")),
             "/apis/rbac.authorization.k8s.io/v1/namespaces/tool-foo/rolebindings/bursar-edit"
         );
-        let namespace = everywhere(&ManagedKind::Namespace.into()).expect("every cluster serves it");
+        let namespace = everywhere(&ManagedKind::Namespace.into()).expect("every cluster serves the kind");
         assert_eq!(namespace.path(Some("ignored"), Some("tool-foo")), "/api/v1/namespaces/tool-foo");
         assert_eq!(namespace.path(None, None), "/api/v1/namespaces");
         assert_eq!(

@@ -192,8 +192,8 @@ mod tests {
                 assert_eq!(first.to_string(), one);
                 assert_eq!(first.cmp(&second), one.cmp(other));
                 assert_eq!((first == second, first == *other), (one == other, one == other));
-                let json = serde_json::to_string(&first).expect("a text is valid JSON");
-                assert_eq!(serde_json::from_str::<PackedText<BYTES, IS_UUID>>(&json).expect("it is valid JSON"), first);
+                let json = serde_json::to_string(&first).expect("a text becomes JSON");
+                assert_eq!(serde_json::from_str::<PackedText<BYTES, IS_UUID>>(&json).expect("the text can be read again"), first);
             }
             check::<32, false>(&one, &other);
             check::<16, false>(&one, &other);

@@ -55,7 +55,7 @@ fn merged(text: &str) -> String {
 }
 
 fn refused(text: &str) -> String {
-    merge(text, &entries(), &[]).expect_err("it must be refused").to_string()
+    merge(text, &entries(), &[]).expect_err("the text must be refused").to_string()
 }
 
 /// Returns the top-level pairs of a file, except empty ones: a list that is null or empty, and an empty
@@ -102,7 +102,7 @@ fn a_new_file_is_what_kubectl_would_write() {
     assert!(text.starts_with("apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: "), "{text}");
     assert!(text.contains("\n    server: https://10.0.0.1:6443\n  name: toolforge\n"), "{text}");
     assert!(text.contains("\ncurrent-context: toolforge\nkind: Config\npreferences: {}\nusers:\n"), "{text}");
-    let config: kube::config::Kubeconfig = kube::config::Kubeconfig::from_yaml(&text).expect("kube reads it");
+    let config: kube::config::Kubeconfig = kube::config::Kubeconfig::from_yaml(&text).expect("kube can read the text");
     assert_eq!(
         config.contexts[1].context.as_ref().expect("the context has content").namespace.as_deref(),
         Some("tool-foo")

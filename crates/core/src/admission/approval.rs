@@ -149,9 +149,12 @@ mod tests {
                 (rcgen::DnType::CustomDnType(kind.to_vec()), "1"),
             ]))
         };
-        assert_eq!(with(&[2, 5, 4, 5]), Ok(()), "the account's id");
-        assert!(with(&[1, 3, 6, 1, 4, 1, 57683, 2]).is_err(), "the attribute that the API server reads as a uid");
-        assert!(with(&[2, 5, 4, 3]).is_err(), "a second common name");
+        assert_eq!(with(&[2, 5, 4, 5]), Ok(()), "the id of the account is accepted");
+        assert!(
+            with(&[1, 3, 6, 1, 4, 1, 57683, 2]).is_err(),
+            "the attribute that the API server reads as a uid is refused"
+        );
+        assert!(with(&[2, 5, 4, 3]).is_err(), "a second common name is refused");
     }
 
     #[test]

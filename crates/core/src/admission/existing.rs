@@ -293,7 +293,8 @@ mod tests {
         for other in ["", "default", "bursar-g", "bursar-g7x"] {
             assert_eq!(found(other), [], "{other}");
         }
-        let rules = Rules::parse(include_bytes!("../../../../tests/data/admission/rules.json")).expect("valid rules");
+        let rules =
+            Rules::parse(include_bytes!("../../../../tests/data/admission/rules.json")).expect("the rules are valid");
         let large = |field: &str, size: usize| {
             let mut pod = json!({"metadata": {"name": "x", "namespace": "tool-foo"}, "spec": {"containers": []}});
             pod[field]["x"] = json!("x".repeat(size));

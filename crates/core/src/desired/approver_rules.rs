@@ -99,7 +99,7 @@ mod tests {
         assert!(unknown_classes(&policy(), &prod(), &known).is_empty());
         let with = |lifetime: Duration| {
             let mut policy = policy();
-            let class = policy.classes.get_mut("tool").expect("class tool");
+            let class = policy.classes.get_mut("tool").expect("the policy has class tool");
             class.credential.as_mut().expect("there is a credential").kind = CredentialKind::Certificate { lifetime };
             policy
         };

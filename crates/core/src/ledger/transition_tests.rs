@@ -394,7 +394,7 @@ fn absence_is_the_sum_of_gaps_of_an_hour_at_most() {
     let stays = tool("2", "bar", 52504);
     let mut story = Story::begin(&[tool("1", "foo", 52503), stays.clone()]);
     story.later(MINUTE, std::slice::from_ref(&stays));
-    assert_eq!(story.absent("foo"), Some(0), "the first read without the entry");
+    assert_eq!(story.absent("foo"), Some(0), "the absence begins with the first read without the entry");
     story.later(10 * MINUTE, std::slice::from_ref(&stays));
     assert_eq!(story.absent("foo"), Some(600));
     story.later(30 * 24 * HOUR, std::slice::from_ref(&stays));

@@ -396,10 +396,10 @@ mod tests {
         number(&mut both);
         story.0.apply(&Change::Account(Box::new(both)));
         story.hears(vec![read("first", PEOPLE, &[FOO]), second()]);
-        assert_eq!(story.with(SHARED), ["alice"], "the first has the older group");
+        assert_eq!(story.with(SHARED), ["alice"], "the first source has the older group");
         for reads in [vec![second()], vec![read("first", PEOPLE, &[FOO])], vec![second()]] {
             story.hears(reads);
-            assert_eq!(story.with(SHARED), ["alice"], "nobody gets it, and nobody loses it");
+            assert_eq!(story.with(SHARED), ["alice"], "nobody gets the gid, and nobody loses it");
         }
     }
 

@@ -96,7 +96,7 @@ mod tests {
         };
         assert_eq!(given(&world, ExceptedRule::Images, ""), Err(64));
         assert!(given(&world, ExceptedRule::Images, "a course").is_ok_and(|text| text.contains("images until 2026-")));
-        world.policy.classes.get_mut("tool").expect("class tool").admission.uid.strict_groups = false;
+        world.policy.classes.get_mut("tool").expect("the policy has class tool").admission.uid.strict_groups = false;
         assert_eq!(given(&world, ExceptedRule::Images, "a course"), Err(1));
         assert!(given(&world, ExceptedRule::Hosts, "a course").is_ok());
     }

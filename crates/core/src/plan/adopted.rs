@@ -450,7 +450,7 @@ mod tests {
         world.look();
         let (approved, _) = world.guarded();
         for id in [&alice, &bob] {
-            let plan = approved.accounts().iter().find(|plan| plan.id == *id).expect("each has a plan");
+            let plan = approved.accounts().iter().find(|plan| plan.id == *id).expect("each account has a plan");
             let level = plan.steps().position(|action| matches!(action, Action::SetLevel { .. }));
             let bound = plan.steps().position(|action| matches!(action, Action::Apply { key, .. } if is_there(key)));
             assert!(bound.is_none_or(|bound| level.is_some_and(|level| level < bound)), "{plan:#?}");

@@ -170,7 +170,7 @@ fn a_revocation_deletes_an_unlabelled_binding_in_a_given_up_cluster() {
     let is_binding = |key: &ObjectKey| key.kind.stage() == Stage::Access;
     world.in_cluster(&gpu()).objects.retain(|key, _| !is_binding(key));
     cycles(&mut world);
-    assert_eq!(named(&world, &foo, &gpu()), BTreeSet::from([old]), "it waits");
+    assert_eq!(named(&world, &foo, &gpu()), BTreeSet::from([old]), "the removal of the binding waits");
     order(&mut world, &foo, OrderKind::Revoke);
     cycles(&mut world);
     assert!(named(&world, &foo, &gpu()).is_empty(), "{:?}", named(&world, &foo, &gpu()));
@@ -187,7 +187,7 @@ fn no_binding_in_a_given_up_cluster_names_the_next_service_account() {
     refuse(&mut world);
     give_up(&mut world, "tool");
     cycles(&mut world);
-    assert_eq!(named(&world, &foo, &gpu()).len(), 1, "it waits");
+    assert_eq!(named(&world, &foo, &gpu()).len(), 1, "the removal of the binding waits");
     order(&mut world, &foo, OrderKind::Revoke);
     cycles(&mut world);
     assert!(named(&world, &foo, &gpu()).is_empty(), "{:?}", named(&world, &foo, &gpu()));
@@ -270,7 +270,7 @@ fn a_revocation_updates_a_role_in_the_whole_given_up_cluster() {
     refuse(&mut world);
     give_up(&mut world, "admin");
     cycles(&mut world);
-    assert_eq!(named(&world, &alice, &gpu()), BTreeSet::from([old.clone()]), "it waits");
+    assert_eq!(named(&world, &alice, &gpu()), BTreeSet::from([old.clone()]), "the removal of the binding waits");
     order(&mut world, &alice, OrderKind::Revoke);
     cycles(&mut world);
     assert_eq!(named(&world, &alice, &gpu()), BTreeSet::from([group(&world, &alice)]));

@@ -190,7 +190,7 @@ mod tests {
     fn is_bound_after(happens: impl Fn(&mut World, &AccountId, &AccountId)) -> bool {
         let (mut world, alice, algebra) = World::in_course();
         hold(&mut world, &algebra);
-        let away = world.inventory.clusters.remove(&prod()).expect("the world has it");
+        let away = world.inventory.clusters.remove(&prod()).expect("the world has the cluster");
         happens(&mut world, &alice, &algebra);
         world.cycle();
         world.inventory.clusters.insert(prod(), away);

@@ -446,7 +446,7 @@ mod tests {
                     .cluster()
                     .objects
                     .get_mut(&key.expect("the account has an object"))
-                    .expect("the cluster shows it")
+                    .expect("the cluster has the object")
                     .digest = "edited".into();
             }),
             ("an object that is gone", &|world, foo| {

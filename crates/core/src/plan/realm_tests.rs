@@ -116,7 +116,7 @@ impl Story {
             }
             (RealmAction::RealmUnassign { user, roles }, _) => {
                 for role in roles {
-                    self.seen.roles.get_mut(&role.name).expect("the realm has it").holders.remove(user);
+                    self.seen.roles.get_mut(&role.name).expect("the realm has the role").holders.remove(user);
                 }
             }
             (RealmAction::RealmMail { .. }, _) => {
@@ -302,10 +302,10 @@ fn an_unmanaged_user_is_left_alone_until_adoption_is_allowed() {
     );
     assert!(!text.contains("taken") && !text.contains("created"), "{text}");
     story.rules.adopt = true;
-    let mail = story.seen.users.get_mut("stranger").expect("the realm has it").email.take();
+    let mail = story.seen.users.get_mut("stranger").expect("the realm has the user").email.take();
     let text = story.plan().to_string();
     assert!(text.contains("adopt = true does not take it over"), "{text}");
-    story.seen.users.get_mut("stranger").expect("the realm has it").email = mail;
+    story.seen.users.get_mut("stranger").expect("the realm has the user").email = mail;
     let text = story.cycle();
     assert!(
         text.contains("+ user Alice  realm research: user adopted\n"),
@@ -527,7 +527,7 @@ fn roles_are_taken_within_limits_of_their_own() {
     assert!(story.seen.roles["workspace-lab:member"].holders.is_empty());
 
     // The role is removed together with the workspace, and all holders lose it, including users that are not ours.
-    story.seen.roles.get_mut("workspace-lab:member").expect("the realm has it").holders =
+    story.seen.roles.get_mut("workspace-lab:member").expect("the realm has the role").holders =
         ["x".to_owned(), "y".to_owned()].into();
     story.world.account(&lab).state = Lifecycle::Deleted;
     let refused = story.guarded();

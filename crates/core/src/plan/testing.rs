@@ -338,7 +338,7 @@ impl World {
                 vec![Change::Idle(id.clone(), cluster.clone(), Some(warned))]
             }
             Action::ReapPod { cluster, namespace, name, .. } => {
-                let pods = self.inventory.pods.get_mut(cluster).expect("the inventory has it");
+                let pods = self.inventory.pods.get_mut(cluster).expect("the cluster shows its pods");
                 Arc::make_mut(pods).pods.remove(&(namespace.to_string(), name.clone()));
                 Vec::new()
             }
@@ -381,7 +381,7 @@ impl World {
 
     fn set_level(&mut self, cluster: &ClusterName, namespace: &NamespaceName, level: PodSecurity) -> Vec<Change> {
         let there = self.inventory.adopted.get_mut(cluster).and_then(|found| found.get_mut(namespace));
-        there.expect("the inventory has it").level.get_or_insert_with(|| level.as_str().to_owned());
+        there.expect("the inventory has the namespace").level.get_or_insert_with(|| level.as_str().to_owned());
         Vec::new()
     }
 
@@ -401,7 +401,7 @@ impl World {
     fn delete_namespace(&mut self, key: &ObjectKey, uid: &str) {
         let stuck = self.stuck;
         let objects = &mut self.in_cluster(&key.cluster).objects;
-        let found = objects.get_mut(key).expect("the world has it");
+        let found = objects.get_mut(key).expect("the world has the object");
         assert_eq!(found.uid, uid, "the namespace is deleted with its UID");
         found.deleting = true;
         if !stuck {

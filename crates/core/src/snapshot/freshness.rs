@@ -311,7 +311,8 @@ mod tests {
         for wrong in ["", "2026", "20261122100000", "20261322100000Z", "20261122100000.1234567Z", "2026112210000éZ"] {
             assert_eq!(Stamp::parse(wrong), None, "{wrong}");
         }
-        let json = serde_json::to_string(&vector(&[("x 001", "20261122100000.000007Z")])).expect("serializable marks");
+        let json =
+            serde_json::to_string(&vector(&[("x 001", "20261122100000.000007Z")])).expect("the marks become JSON");
         assert_eq!(json, r#"{"changes":{"x 001":"20261122100000.000007Z"}}"#);
         assert_eq!(
             serde_json::from_str::<Marks>(&json).expect("the marks are valid JSON"),

@@ -275,7 +275,7 @@ mod tests {
         );
         let mut nothing = News::default();
         nothing.only([]);
-        assert_eq!(names(&whole(&["a"]).with(one(nothing)).expect("no entry stays")), [""; 0]);
+        assert_eq!(names(&whole(&["a"]).with(one(nothing)).expect("no entry has to be known")), [""; 0]);
     }
 
     #[test]

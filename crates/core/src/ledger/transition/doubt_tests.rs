@@ -109,8 +109,14 @@ impl Story {
     }
 
     fn approve(&mut self, what: &str) {
-        let hash =
-            self.ledger.refusals.iter().find(|refusal| refusal.why.contains(what)).expect("refused").hash.clone();
+        let hash = self
+            .ledger
+            .refusals
+            .iter()
+            .find(|refusal| refusal.why.contains(what))
+            .expect("the change was refused")
+            .hash
+            .clone();
         let approval = approve(&self.ledger, &hash, self.now).expect("the refusal can be approved");
         for change in &approval {
             self.ledger.apply(change);
@@ -140,7 +146,7 @@ fn the_loss_of_an_attribute_is_believed_only_if_half_of_the_accounts_still_show_
     let text = &story.ledger.refusals[0].why;
     assert!(text.contains("mail: 12 accounts of people had it, 2 have it now"), "{text}");
     story.approve("mail");
-    let part = story.ledger.approvals.keys().next().expect("approved").clone();
+    let part = story.ledger.approvals.keys().next().expect("the change was approved").clone();
     let given = story.ledger.approvals.insert(part.clone(), story.now + SignedDuration::from_hours(60 * 24));
     story.hears(read(without(&all, 2, no_mail)));
     assert_eq!(mails(&story), 12, "the approval comes from a wrong clock");
@@ -334,7 +340,7 @@ fn no_absence_is_due_before_every_server_was_asked() {
 
     let mut story = begin();
     story.hears(missing(&[("a", there()), ("b", there())]));
-    assert_eq!(story.account("p0").absence, None, "the read was wrong");
+    assert_eq!(story.account("p0").absence, None, "a wrong read makes nobody absent");
 
     for (freshest, other, due) in [(Place::Nowhere, there(), true), (there(), Place::Nowhere, false)] {
         let mut story = begin();

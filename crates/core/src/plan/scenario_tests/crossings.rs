@@ -54,7 +54,8 @@ impl Cell {
                 }
                 ["finalizer", ..] => {
                     let binding = self.binding();
-                    self.story.world.cluster().objects.get_mut(&binding).expect("the world has it").deleting = true;
+                    self.story.world.cluster().objects.get_mut(&binding).expect("the world has the object").deleting =
+                        true;
                 }
                 ["finalized", ..] => {
                     let objects = &mut self.story.world.cluster().objects;
@@ -96,7 +97,7 @@ impl Cell {
 
     fn namespace(&mut self) -> &mut ObservedObject {
         let key = self.key();
-        self.story.world.cluster().objects.get_mut(&key).expect("the world has it")
+        self.story.world.cluster().objects.get_mut(&key).expect("the world has the object")
     }
 
     /// Returns the subjects of the bindings in namespaces with this name, in the clusters that answer.

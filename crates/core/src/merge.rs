@@ -470,7 +470,7 @@ mod tests {
         assert_eq!(merged(vec![second()], &before), "");
         let mut owner = ledger(&[("second", &puppet)]);
         owner.rejected = known.rejected.clone();
-        assert_eq!(merged(vec![second()], &owner), "2", "its account has the name");
+        assert_eq!(merged(vec![second()], &owner), "2", "the account of the second source has the name");
         // An entry that lost its name to another entry does not claim it any more.
         let lost = RejectedEntry { reason: Some(Rejection::NameTaken), ..rejected_entry("second", &puppet) };
         let known = LedgerState { rejected: [lost].into(), ..LedgerState::default() };

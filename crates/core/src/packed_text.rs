@@ -193,7 +193,7 @@ mod tests {
                 assert_eq!(first.cmp(&second), one.cmp(other));
                 assert_eq!((first == second, first == *other), (one == other, one == other));
                 let json = serde_json::to_string(&first).expect("a text becomes JSON");
-                assert_eq!(serde_json::from_str::<PackedText<BYTES, IS_UUID>>(&json).expect("the text can be read again"), first);
+                assert_eq!(serde_json::from_str::<PackedText<BYTES, IS_UUID>>(&json).expect("the JSON parses"), first);
             }
             check::<32, false>(&one, &other);
             check::<16, false>(&one, &other);

@@ -585,7 +585,7 @@ mod tests {
         let caught_up = LedgerState { cluster_marks: prod(old.last_generation - 1), ..old.clone() };
         assert_eq!(orders(&caught_up, &current), (true, 2), "new orders raised the counter after the rollback");
         let elsewhere = Facts { clusters: BTreeSet::new(), ..facts };
-        assert_eq!(orders(&old, &elsewhere), (false, 0), "its cluster was not asked");
+        assert_eq!(orders(&old, &elsewhere), (false, 0), "the cluster was not asked");
     }
 
     #[test]

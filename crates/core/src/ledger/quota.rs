@@ -149,7 +149,7 @@ mod tests {
         for now in [1_003_600, 1_005_399] {
             ledger.apply_all(&ledger.count_overrides(at(now)));
         }
-        assert!(ledger.overrides[&key].is_in_force(), "a second is left");
+        assert!(ledger.overrides[&key].is_in_force(), "the override has one second left");
         ledger.apply_all(&ledger.count_overrides(at(1_005_400)));
         assert!(!ledger.overrides[&key].is_in_force());
     }

@@ -300,7 +300,7 @@ fn a_directory_entry_with_the_uid_of_workspaces_is_a_conflict() {
     assert!(
         story.ledger.rejected.iter().all(|entry| entry.why.contains("is in uid_range 70000-70999 of class course"))
     );
-    assert!(story.account("old").posix.is_some(), "it keeps its former identity");
+    assert!(story.account("old").posix.is_some(), "a rejected entry keeps its former identity");
     assert!(story.ledger.accounts.values().all(|account| account.name != "new"));
     assert!(story.account("far").posix.is_some());
 }
@@ -517,7 +517,7 @@ fn an_account_that_another_entry_adopts_keeps_everything() {
     assert_eq!((&after.id, &after.posix, &after.absence), (&before.id, &before.posix, &None));
     assert_eq!(story.why_rejected(), "");
     assert!(story.ledger.orders.is_empty());
-    assert!(!story.later(MINUTE, &recreated), "adopted once");
+    assert!(!story.later(MINUTE, &recreated), "the entry is adopted only once");
 }
 
 #[test]

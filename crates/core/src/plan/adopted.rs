@@ -394,7 +394,7 @@ mod tests {
         );
         world.now = next_try;
         let plan = world.plan();
-        assert!(plan.accounts.iter().flat_map(AccountPlan::steps).any(is_elsewhere), "it is tried again");
+        assert!(plan.accounts.iter().flat_map(AccountPlan::steps).any(is_elsewhere), "the step is tried again");
     }
 
     #[test]

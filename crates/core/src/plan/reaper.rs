@@ -197,7 +197,7 @@ mod tests {
         let mut web = pod("4h");
         assert_eq!(told(&web, "2026-05-01T02:59:59Z"), None);
         assert_eq!(told(&web, "2026-05-01T03:00:00Z").as_deref(), Some("2026-05-01T04:00:00Z"));
-        assert_eq!(told(&web, "2026-05-01T04:00:00Z"), None, "it is too late to warn");
+        assert_eq!(told(&web, "2026-05-01T04:00:00Z"), None, "there is no warning after the time has come");
         web.told = Some("2026-05-01T04:00:00Z".to_owned());
         assert_eq!(told(&web, "2026-05-01T03:30:00Z"), None);
         web.lifetime = Lifetime::read(Some("5h"));

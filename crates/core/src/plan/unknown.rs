@@ -173,7 +173,7 @@ mod tests {
         );
         world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
         world.cycle();
-        assert!(world.cluster().objects.contains_key(&binding("tool-foo")), "a limit keeps it");
+        assert!(world.cluster().objects.contains_key(&binding("tool-foo")), "the limit keeps the binding");
         world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 1, percent: None };
         world.cycle();
         assert!(!world.cluster().objects.contains_key(&binding("tool-foo")));

@@ -1,7 +1,7 @@
-//! Gives a storage class that supports several writers to `ReadWriteMany` claims that name none.
+//! Adds a storage class that supports several writers to each `ReadWriteMany` claim without a class.
 //!
 //! The API server fills in the cluster's default class before it calls webhooks, but records `managedFields` even
-//! earlier. If no field manager owns the class, it is therefore the default, and no client chose it.
+//! earlier. Therefore, if no field manager owns the class, the class is the default, and no client chose it.
 
 use super::decision::{Decision, Finding, PatchOperation, Rule};
 use super::json::{Malformed, at, field, list, object, quoted, text, texts};

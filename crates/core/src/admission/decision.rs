@@ -31,7 +31,7 @@ pub struct Decision {
     pub patch: Vec<PatchOperation>,
 }
 
-/// A rule that a part of an object breaks. Its text is the sentence `what; why: remedy`.
+/// The breach of a rule by a part of an object. Its text is the sentence `what; why: remedy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub rule: Rule,

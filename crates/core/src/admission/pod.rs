@@ -3,7 +3,7 @@
 //!
 //! A new pod is checked as a whole and filled in. In a changed pod, only the differences are checked, so that the
 //! finalizer of an old pod can still be removed. A template is checked so that people see the error at once. It is
-//! never filled in, because that would conflict with the tool that applies it again.
+//! never filled in, because a filled-in template would conflict with the tool that applies the template again.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,7 +127,7 @@ impl<'a> Container<'a> {
         changed_context(self.value, self.old)
     }
 
-    /// Returns the ports of the node that the container did not ask for before.
+    /// Returns the host ports that the container did not have before.
     pub(super) fn changed_host_ports(&self) -> Result<BTreeSet<i64>, Malformed> {
         let before = self.old.map_or(Ok(BTreeSet::new()), host_ports)?;
         Ok(host_ports(self.value)?.difference(&before).copied().collect())

@@ -37,8 +37,8 @@ pub(super) fn objects(place: &Place<'_>, class: &Class, owner: Option<&Value>, p
     manifests
 }
 
-/// Whether a credential works in other namespaces. A service account token does not: it is for a machine, and only for
-/// its own namespace.
+/// Whether a credential works in other namespaces. The token of a service account does not: it is for a machine, and
+/// gives rights only in the namespace of that account.
 pub(super) const fn works_elsewhere(rule: Option<&CredentialRule>) -> bool {
     match rule {
         Some(rule) => !matches!(rule.kind, CredentialKind::ServiceAccount { .. }),

@@ -40,12 +40,12 @@ impl<'a> Groups<'a> {
         self.named(group).any(|group| group.account.has_member(person) && !group.loses(person))
     }
 
-    /// Whether the person is in the group, even if the person is leaving it or the group is gone.
+    /// Like [`Self::keeps`], but a group that is gone counts too.
     fn had(&self, group: &str, person: &Account) -> bool {
         self.named(group).any(|group| group.account.has_member(person))
     }
 
-    /// Whether the person is in the group, even if the person is leaving it, unless the group is gone.
+    /// Whether the person is in a group with this name that is not gone. A person who is leaving the group counts too.
     #[must_use]
     pub fn keeps(&self, group: &str, person: &Account) -> bool {
         self.named(group).any(|group| group.account.has_member(person) && !group.gone)
@@ -65,7 +65,7 @@ impl Group<'_> {
 /// The classes that take an account, now and before pending removals.
 #[derive(Clone)]
 pub(super) struct Taken<'p> {
-    /// The classes now, sorted by name.
+    /// The classes that take the account now, sorted by name.
     pub(super) now: Vec<&'p Class>,
     /// The classes that would take the account if no pending removal from a group were carried out.
     pub(super) before: Vec<&'p Class>,
@@ -220,7 +220,8 @@ pub fn former_classes<'p>(
         main(&here).filter(has_namespaces)
     };
     let by_name = accounts.into_iter().filter_map(|(name, accounts)| {
-        // The number of accounts that each class takes, of those whose label is (`true`) or is not (`false`) this name.
+        // The classes that take the accounts whose label is this name (`true`) or another name (`false`), each with the
+        // number of these accounts.
         let classes = |carried: bool| -> BTreeMap<&'p str, (usize, &'p Class)> {
             let mut classes = BTreeMap::new();
             let ids = accounts.iter().filter(|(_, carries)| *carries == carried).map(|(id, _)| *id);

@@ -75,7 +75,8 @@ pub fn holder(
     }
 }
 
-/// Whether a subject is a service account. Its token is for a machine, and only for its own namespace.
+/// Whether a subject is a service account. The token of a service account is for a machine, and is valid only for the
+/// namespace of that account.
 #[must_use]
 pub fn is_service_account(subject: &Value) -> bool {
     subject["kind"] == ManagedKind::ServiceAccount.row().kind

@@ -51,9 +51,9 @@ pub(super) struct Evidence<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Namespaces {
     pub(super) count: u64,
-    /// All were archived during the present suspension.
+    /// All namespaces were archived during the present suspension.
     pub(super) archived: bool,
-    /// None of them exists any more.
+    /// No namespace exists any more.
     pub(super) gone: bool,
 }
 
@@ -156,7 +156,7 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
 }
 
 /// Whether the known suspension covers the cause already. Another order is always a new cause, because it may change
-/// the end or evict again.
+/// the end of the suspension or evict workloads again.
 fn is_same(known: &Suspension, cause: &Suspension) -> bool {
     kind(known) == kind(cause) && (cause.ordered().is_none() || known == cause)
 }

@@ -43,8 +43,8 @@ pub fn archive_binding_manifest(namespace: &NamespaceName) -> Value {
     binding
 }
 
-/// Returns the bindings in a namespace: those for its holders, if there are any, and those for its `default` service
-/// account.
+/// Returns the bindings in a namespace: bindings of the holders, if there are any, and bindings of the `default`
+/// service account.
 #[must_use]
 pub fn role_bindings(place: &Place<'_>, class: &Class, holders: Option<&Value>) -> Vec<Value> {
     let pods = json!({"kind": "ServiceAccount", "name": "default", "namespace": place.namespace});

@@ -129,8 +129,9 @@ fn of_class(name: &str, class: &Class, mode: Mode, unchosen: Mode) -> Vec<(Strin
 /// The word for a class that has its own autoscaler.
 pub const AUTOSCALED: &str = "autoscaled";
 
-/// Returns the objects of site manifests that may have a `/scale`, such as `deployments.apps proxy`, because a request
-/// for it does not show the object's labels. For kinds that Kubernetes does not define, only the API group is known.
+/// Returns the objects of site manifests that may have the subresource `/scale`, such as `deployments.apps proxy`,
+/// because a request for `/scale` does not show the object's labels. For kinds that Kubernetes does not define, only
+/// the API group is known.
 fn scalable(class: &Class) -> Vec<String> {
     let words = class.manifests.iter().filter_map(|manifest| {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -45,7 +45,8 @@ pub fn volumes(place: &Place<'_>, class: &Class) -> Vec<Value> {
     objects.collect()
 }
 
-/// Returns the directories, owned by `owner`, that must exist before the volume with this name is created.
+/// Returns the directories, owned by `owner`, that must exist before the volumes are created, by the names of the
+/// volumes.
 #[must_use]
 pub fn directories(
     place: &Place<'_>,
@@ -134,7 +135,8 @@ fn dynamic(claim: &ClaimName, Provisioned { storage_class, size, access }: &Prov
     claim
 }
 
-/// Returns the Secret. `export` has the server and the path, which are known only if Bursar creates the volume.
+/// Returns the Secret that names the personal storage. `export` has the server and the path, which are known only if
+/// Bursar creates the volume.
 fn secret(place: &Place<'_>, claim: ClaimName, export: impl IntoIterator<Item = (&'static str, String)>) -> Value {
     let claim = [("namespace", claim.namespace), ("claim", claim.name)];
     let data = claim.into_iter().chain(export).map(|(key, value)| (key, STANDARD.encode(value)));

@@ -118,7 +118,7 @@ fn works(derived: &DesiredAccount, person: &Account) -> bool {
 }
 
 /// Returns the subjects of a person's own credentials, by cluster. A service account is left out: its token is for a
-/// machine, and only for its own namespace.
+/// machine, and gives rights only in the namespace of that account.
 fn subjects(derived: &DesiredAccount) -> BTreeMap<ClusterName, Value> {
     let works = |tenant: &DesiredTenant| !tenant.suspended && (tenant.given_up || !tenant.credentials.is_empty());
     let tenants = derived.clusters.iter().filter(|(_, tenant)| works(tenant));

@@ -45,7 +45,7 @@ pub struct Doubt {
     pub since: Timestamp,
     /// The number of accounts before. For an attribute, only accounts that had it count.
     pub before: u64,
-    /// The number of these accounts now.
+    /// The number of accounts now, counted in the same way.
     pub now: u64,
     /// The accounts that the doubt concerns; empty if it concerns no particular accounts.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]

@@ -113,8 +113,8 @@ impl Failure {
 
 /// The longest wait between two attempts, so that a repair by a person is noticed within an hour.
 pub const LAST_RETRY: SignedDuration = SignedDuration::from_hours(1);
-/// Like [`LAST_RETRY`], but for steps that take access away, because until then, a person has access who should have
-/// none.
+/// Like [`LAST_RETRY`], but for steps that take access away, because until the retry, a person who should have no
+/// access has it.
 pub const LAST_REMOVAL_RETRY: SignedDuration = SignedDuration::from_mins(1);
 
 /// [`Failure::step`] if no certificate or token could be issued.

@@ -171,7 +171,7 @@ pub struct SourceState {
     /// How the last complete read was made.
     #[serde(default)]
     pub way: Way,
-    /// The result of the last comparison of its changes with a full read; `None` until there was one.
+    /// The result of the last comparison of the source's changes with a full read; `None` until there was one.
     #[serde(default)]
     pub compared: Option<Compared>,
     /// Consecutive reads that were not complete.
@@ -324,7 +324,8 @@ pub struct Account {
     pub generation: u64,
     /// Set if an administrator asked for a new generation and no plan has assigned it yet.
     pub revocation: Option<Box<Note>>,
-    /// The progress towards its end. Set while complete reads count towards it, and once its deletion was allowed.
+    /// The progress towards the end of the account. Set while complete reads count towards that end, and after the
+    /// deletion was allowed.
     pub ending: Option<Ending>,
     /// The id by which other domains of its forest name the account (`objectSid`, in lower case).
     pub sid: Option<String>,

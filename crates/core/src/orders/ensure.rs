@@ -182,7 +182,7 @@ fn asked(caller: &Asker, account: &Account) -> Event {
 }
 
 enum Standing {
-    /// The credential works. If the class has homes, this has the path of the kubeconfig.
+    /// The credential works. If the class has homes, the value is the path of the kubeconfig.
     Ready(Option<std::path::PathBuf>),
     /// The kubeconfig worked at the last check, but that check is too old.
     Unseen(CredentialKey, Delivery),

@@ -11,7 +11,7 @@ use crate::ledger::{Account, LedgerState, Note};
 use crate::orders::request::{ExceptionSet, ExceptionUnset, Refusal};
 use crate::policy::Policy;
 
-/// Sets an exception from each rule. If one is not allowed, none is set.
+/// Sets an exception from each rule. If any of these exceptions is not allowed, none is set.
 pub(super) fn set(
     ledger: &LedgerState,
     policy: &Policy,
@@ -43,7 +43,7 @@ pub(super) fn set(
     Ok(outcome)
 }
 
-/// Removes exceptions, so that the rules apply again. If one does not exist, none is removed.
+/// Removes exceptions, so that the rules apply again. If any of these exceptions does not exist, none is removed.
 pub(super) fn unset(
     ledger: &LedgerState,
     account: &Account,

@@ -13,7 +13,7 @@ use crate::orders::request::{QuotaSet, QuotaUnset, Refusal};
 use crate::policy::{Class, Policy};
 use crate::quantity::{is_count, is_counted, is_quantity, is_resource};
 
-/// Sets an override for each resource. If one is invalid, none is set.
+/// Sets an override for each resource. If any of these overrides is invalid, none is set.
 pub(super) fn set(
     ledger: &LedgerState,
     policy: &Policy,
@@ -56,7 +56,8 @@ pub(super) fn set(
     Ok(outcome)
 }
 
-/// Removes overrides, so that the class's amounts apply again. If one does not exist, none is removed.
+/// Removes overrides, so that the class's amounts apply again. If any of these overrides does not exist, none is
+/// removed.
 pub(super) fn unset(
     ledger: &LedgerState,
     account: &Account,

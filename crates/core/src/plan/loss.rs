@@ -266,9 +266,9 @@ impl Loss<'_, '_> {
     fn of_binding(&self, key: &ObjectKey, uid: &str, manifest: Option<&Value>) -> Option<Kept> {
         let ledger = self.world.ledger;
         let Some(record) = ledger.objects.get(key) else {
-            // It is not known whose access an unknown binding gives, so its removal counts. In a foreign namespace it
-            // does not count: its owners could recreate the binding again and again, and use up the limit for all
-            // accounts.
+            // It is not known whose access an unknown binding gives, so its removal counts. In a foreign namespace, the
+            // removal does not count: the owners of the namespace could recreate the binding again and again, and use
+            // up the limit for all accounts.
             return (manifest.is_none() && of_others(self.plan, key).is_none()).then_some(Kept::AsItIs);
         };
         let before = record.detail.as_ref().map(JsonText::value);

@@ -103,7 +103,8 @@ pub(super) fn is_policy(
         Action::Deliver { reason: Reason::Changed(_), .. } => {
             !ledger.failures.contains_key(&(place.0.clone(), place.1.clone()))
         }
-        // The bindings of a namespace that others created again are not paced, so neither is the level that they need.
+        // The bindings of a namespace that others created again are not paced. Therefore the level that these bindings
+        // need is not paced either.
         Action::SetLevel { namespace, .. } => {
             let here = |key: &&ObjectKey| key.namespace.as_deref() == Some(namespace.as_str());
             let known = || tenant.objects.keys().filter(here).filter_map(|key| Some((key, ledger.objects.get(key)?)));

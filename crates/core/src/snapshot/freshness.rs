@@ -376,7 +376,7 @@ mod tests {
         let with_csn = |marks: &Marks| Marks { changes: csn.changes.clone(), ..marks.clone() };
         assert!(!with_csn(&known).is_slow_clock(&with_csn(&one), now()));
         let after = known.advanced(&one, now());
-        assert_eq!(after.behind(&one), None, "the known marks go back no further");
+        assert_eq!(after.behind(&one), None, "the server counts as behind only once");
     }
 
     #[test]

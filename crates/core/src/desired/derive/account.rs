@@ -249,8 +249,8 @@ impl World<'_> {
             leaving: if by_mark { BTreeMap::new() } else { self.leaving(account) },
             rests_on: match (by_mark, decided.suspended) {
                 (true, _) => BTreeSet::new(),
-                // Nobody has a role in a suspended workspace, so it does not wait for the removal of any person's own
-                // access.
+                // Nobody has a role in a suspended workspace, so the removal of a person's own access does not matter
+                // here.
                 (false, true) => subject.taken.rests_on.clone(),
                 (false, false) => &subject.taken.rests_on | &subject.holders.rests_on,
             },
@@ -275,8 +275,8 @@ impl World<'_> {
 }
 
 impl DesiredAccount {
-    /// Puts `kept` in front of `otherwise`. In `kept`, members leave, and every other loss of access of the workspace's
-    /// people waits.
+    /// Puts `kept` in front of `otherwise`. In `kept`, members leave, and all other people of the workspace keep their
+    /// access for now.
     fn keep_people(&mut self, subject: &Subject<'_>, kept: Option<Self>) {
         let Some(kept) = kept else { return };
         let rests_on = kept.rests_on.difference(&subject.holders.rests_on).cloned().collect();

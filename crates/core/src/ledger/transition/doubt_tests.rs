@@ -208,7 +208,7 @@ fn groups_that_empty_at_once_are_doubted_and_a_single_one_is_not() {
     assert_eq!(leaving(&story), 0);
     story.hears(read(with(&[("a", &[]), ("b", &[2, 3]), ("c", &[4])])));
     assert_eq!((story.completeness(), leaving(&story)), (&Completeness::Complete, 1));
-    // One person was the only member of both.
+    // One person was the only member of both groups.
     let mut story = Story::begin(with(&[("a", &[0]), ("b", &[0]), ("c", &[4])]));
     story.hears(read(with(&[("a", &[]), ("b", &[]), ("c", &[4])])));
     assert_eq!((story.completeness(), leaving(&story)), (&Completeness::Complete, 2));
@@ -285,7 +285,7 @@ fn five_people_with_new_ids_raise_a_doubt() {
     story.hears(read(grouped(after.clone(), ids(&after))));
     let members: Vec<_> = story.account("a").members.keys().cloned().collect();
     assert_eq!((members, story.account("a").leaving.len()), (ids(&before), 0));
-    // With other uids, they are other people.
+    // Entries with other uids belong to other people.
     let mut story = Story::begin(people(8));
     let mut others = again(0, 8);
     for (entry, uid) in others.iter_mut().zip(30_000_i64..) {

@@ -32,8 +32,8 @@ pub(super) struct Named {
     pub(super) unresolved: Unresolved,
     /// The groups that show no member, and whose members stay until an administrator decides.
     pub(super) emptied: BTreeSet<DirectoryId>,
-    /// The groups and tools that name a DN or a name that belongs to no account. It may be the new DN or name of a
-    /// member.
+    /// The groups and tools that name a DN or a name that belongs to no account. Some member may have got this DN or
+    /// name recently.
     pub(super) strange: BTreeSet<DirectoryId>,
     /// Those of `strange` that name such a DN. A SID stays the same when its account is renamed.
     pub(super) strange_dns: BTreeSet<DirectoryId>,

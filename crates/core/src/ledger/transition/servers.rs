@@ -34,7 +34,7 @@ impl<'a> Memory<'a> {
             None => !is_silent || read.marks.ids.is_some(),
         };
         let Some(server) = read.server.as_ref().filter(is_noted) else {
-            // This answer says nothing about its marks, but it may contradict what other servers showed.
+            // This answer shows no marks, but may contradict what other servers showed.
             if let Some(known) = known.filter(|known| read.server.is_some() || (known.accepted && complete)) {
                 let at = if known.accepted && complete { self.now } else { known.at };
                 let accepted = known.accepted && !complete;

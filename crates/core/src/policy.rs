@@ -385,7 +385,7 @@ pub struct Admission {
     /// What happens if a pod's lifetime does not parse or breaks [`Admission::lifetimes`].
     pub lifetime: Mode,
     pub lifetimes: Lifetimes,
-    /// How long before its end the people of a pod are warned; zero if they are not warned.
+    /// How long before the end of a pod its people are warned; zero if they are not warned.
     pub lifetime_warning: Duration,
     /// The rules that the API server evaluates itself.
     pub server: ServerRules,

@@ -35,8 +35,8 @@ pub async fn confirm(
     join_all(asked).await;
 }
 
-/// Returns what the servers of `source` answer about the accounts that are `due`; `None` if it has no servers. The
-/// server that `answered` the read is preferred among equally fresh servers. If the future is dropped, the look-up
+/// Returns what the servers of `source` answer about the accounts that are `due`; `None` if the source has no servers.
+/// The server that `answered` the read is preferred among equally fresh servers. If the future is dropped, the look-up
 /// ends.
 pub async fn look_up(
     source: &SourceConfig,

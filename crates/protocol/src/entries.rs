@@ -107,7 +107,7 @@ pub struct OurEntries {
 const MAX_TOLD_NAMES: usize = 100;
 
 impl OurEntries {
-    /// Whether there are none.
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.clusters.is_empty() && self.contexts.is_empty() && self.users.is_empty()

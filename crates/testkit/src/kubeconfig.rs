@@ -1,4 +1,4 @@
-//! Writes kubeconfig files for the control plane, and reads the one of an existing cluster.
+//! Writes kubeconfig files for the control plane, and reads the kubeconfig of an existing cluster.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -142,7 +142,7 @@ impl Drop for Process {
     }
 }
 
-/// A process that is frozen until this is dropped; see [`Process::frozen`].
+/// A process that is frozen until this value is dropped; see [`Process::frozen`].
 #[derive(Debug)]
 pub struct Frozen<'p>(&'p Process);
 

@@ -47,7 +47,7 @@ pub struct Samba {
     pub ldap_url: String,
     /// `ldaps://127.0.0.1:PORT`.
     pub ldaps_url: String,
-    /// The certificate of the private authority that signed the server's.
+    /// The certificate of the private authority that signed the server's certificate.
     pub ca_pem: PathBuf,
     /// A file with [`READER_PASSWORD`].
     pub reader_password: PathBuf,

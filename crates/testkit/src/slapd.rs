@@ -79,7 +79,7 @@ pub struct Slapd {
     pub ldaps_url: String,
     /// The URL of a Unix socket: `ldapi://%2F…`.
     pub ldapi_url: String,
-    /// The certificate of the private authority that signed the server's.
+    /// The certificate of the private authority that signed the server's certificate.
     pub ca_pem: PathBuf,
     /// A client certificate that the server maps to [`READER_DN`]. Its key is `client.key` in the same folder.
     pub client_pem: PathBuf,
@@ -90,7 +90,8 @@ pub struct Slapd {
 }
 
 impl Slapd {
-    /// Starts a server in its own temporary folder. It contains [`BASE_DN`], the reader, the policy, and `bulk_load`.
+    /// Starts a server in its own temporary folder. The database contains [`BASE_DN`], the reader, the policy, and
+    /// `bulk_load`.
     ///
     /// # Panics
     /// If it does not start. The message contains the end of its log.

@@ -78,7 +78,7 @@ pub enum Stage {
     Limits,
     Volume,
     Content,
-    /// Bindings. A suspension removes them, and an approval of a removal names them.
+    /// Bindings. A suspension removes them, and the hash of a removal covers them.
     Access,
 }
 

@@ -155,7 +155,8 @@ impl LedgerState {
             let is_proved = revocation.last.iter().any(|id| self.has_new_credential(id));
             let turn = match revocation.done {
                 0 => 1,
-                // With two accounts, the failure of the first can be recognised as its own problem.
+                // If two accounts are revoked, a failure of only one of them is recognised as that account's own
+                // problem.
                 _ if !is_proved => 2,
                 _ => pace.allowed(all),
             };

@@ -211,8 +211,8 @@ impl<'a> Known<'a> {
                 let winners = here.iter().filter(move |(_, claim)| wins(claim) && claim.gives == gives);
                 winners.flat_map(|(_, claim)| claim.members.iter().flatten().cloned())
             };
-            // The holder may have been created again. Its name adds no members, but its former members keep the gid. So
-            // do the members of another group that has the gid.
+            // The holder may have been created again under the same name. Such a group gives the gid to nobody, but
+            // those of its members who have the gid keep it. The same applies to another group that has the gid.
             let again = others.filter(|claim| {
                 let stays = |account| self.is_named(account, place, claim) || is_known((place, *claim));
                 hidden.is_some_and(stays)

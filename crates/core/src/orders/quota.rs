@@ -84,7 +84,7 @@ pub(super) fn unset(
 }
 
 /// Returns the class that `choose` selects among those that give the account a namespace in `cluster`. `without` is the
-/// end of the refusal for an account without a namespace.
+/// end of the refusal's text for an account without a namespace.
 pub(super) fn class_for<'p>(
     account: &Account,
     ledger: &LedgerState,

@@ -230,8 +230,9 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason)
     Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), host: host.clone(), home, notice, reason })
 }
 
-/// Returns the home of a delivery, and the kubeconfig in it. Rows of older versions name the home only if it is the
-/// folder of a host. For them, if the account's home has changed, the home is derived from the end of the path.
+/// Returns the home of a delivery, and the kubeconfig in it. Rows of older versions name no home, except the folder of
+/// a host. If such a row has a file outside of the account's present home, the home is derived from the end of the
+/// path.
 fn place(look: Look<'_>, delivery: &Delivery, account: &Account) -> Option<(PathBuf, PathBuf)> {
     let mut known = delivery.home.iter().chain(&account.home);
     if let Some(home) = known.find(|home| delivery.path.starts_with(home)) {

@@ -29,7 +29,8 @@ pub(super) struct Scan<'a> {
     settled: HashSet<PlaceKey<'a>>,
     /// Objects in the ledger that are no longer desired, in clusters that answer.
     orphans: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
-    /// All objects in the ledger of accounts with an alternative, because the alternative may desire fewer objects.
+    /// All objects that the ledger has for accounts with an alternative, because the alternative may desire fewer
+    /// objects.
     known: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
     quotas: Vec<QuotaInUse<'a>>,
     /// Accounts with an object that has to be written, but whose manifest was not derived.

@@ -34,7 +34,7 @@ impl Reapers {
 pub struct NamespaceReaper {
     /// A namespace in which nothing ran for this time is suspended.
     pub idle_for: Duration,
-    /// How long before the suspension its people are warned.
+    /// How long before the suspension the people of the namespace are warned.
     pub warn_for: Duration,
     /// The most namespaces that are suspended in one cycle.
     pub per_cycle: u64,

@@ -298,6 +298,6 @@ pub enum Rejection {
     /// The entry has the name of this account, or belongs to the same person. `bursar adopt account` assigns the
     /// account to the entry.
     OfAccount { account: AccountId },
-    /// Another entry has its name, so this entry does not claim it.
+    /// Another entry has the name of this entry, so this entry does not claim the name.
     NameTaken,
 }

@@ -132,7 +132,8 @@ pub struct AttributeLabels {
 
 impl AttributeLabels {
     /// Returns the name by which groups list an account with this name in the ledger (`memberUid`). Groups have no such
-    /// name, and a tool has one only with a prefix, because otherwise it may also be a person's name.
+    /// name. A tool has such a name only if tools have a prefix, because a name without a prefix may also be a person's
+    /// name.
     #[must_use]
     pub fn member_name(&self, kind: AccountKind, name: &str) -> Option<String> {
         let prefix = self.prefixes.get(&kind).map_or("", String::as_str);

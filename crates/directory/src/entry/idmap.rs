@@ -18,7 +18,7 @@ pub struct IdRange {
     pub lower: u32,
     /// One more than the last number.
     pub upper: u32,
-    /// The number of numbers in each slice.
+    /// The size of each slice.
     pub size: u32,
 }
 

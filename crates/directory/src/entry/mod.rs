@@ -142,8 +142,8 @@ impl Reading<'_> {
         self.full_name(&candidate.raw, &candidate.dn, candidate.kind).ok()
     }
 
-    /// Returns the name by which groups list an account as a member (`memberUid`). A tool has one only if its name has
-    /// a prefix, because otherwise it may also be a person's name.
+    /// Returns the name by which groups list an account as a member (`memberUid`). A tool has such a name only if the
+    /// name has a prefix, because a name without a prefix may also be a person's name.
     pub(crate) fn member_name_of<'c>(&self, candidate: &'c Candidate) -> Option<&'c str> {
         let prefix = self.strip_prefix.filter(|prefix| !prefix.is_empty());
         let is_apart =

@@ -21,8 +21,8 @@ const UDP_SIZE: u16 = 1232;
 const SRV: u16 = 33;
 const OPT: u16 = 41;
 
-/// Returns the servers of `config` in the order in which they are tried. The reasons why some could not be found are
-/// added to `failures`.
+/// Returns the servers of `config` in the order in which they are tried. The reasons why some servers could not be
+/// found are added to `failures`.
 pub(super) async fn servers(config: &LdapConfig, failures: &mut Vec<String>) -> Vec<ServerUrl> {
     let mut servers = Vec::new();
     for text in &config.urls {

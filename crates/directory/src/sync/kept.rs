@@ -153,7 +153,8 @@ impl SyncCache {
         self.lock().values().for_each(|slot| slot.servers.refusals.forget());
     }
 
-    /// Stores `next`, the result of a read. It is ignored while the server pushes changes, because those are newer.
+    /// Stores `next`, the result of a read. It is ignored while the server pushes changes, because the pushed state is
+    /// newer.
     pub fn keep(&self, source: &str, next: Arc<Kept>) {
         let mut slots = self.lock();
         let slot = slots.entry(source.to_owned()).or_default();

@@ -72,7 +72,8 @@ impl<'a> Memory<'a> {
                 // The former server answers again, and there was only one change of servers before.
                 let is_back = standing.former == shown && first == standing.at && !standing.is_back;
                 if is_back {
-                    // Both servers showed what was already shown before that change, so it counts as settled.
+                    // Both servers have shown the statements that are older than that change, so these count as
+                    // settled.
                     let both = waiting.values_mut().filter(|since| **since <= first);
                     both.for_each(|since| *since = Timestamp::UNIX_EPOCH);
                 }

@@ -39,7 +39,7 @@ pub const DAEMON_USER: &str = "bursar:daemon";
 /// The part of the configuration that concerns tenants.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// Shown in plans, logs and reports.
+    /// The name of the site in plans, logs and reports.
     pub site: String,
     /// The contact address in the kubeconfig of a suspended person; if `None`, the kubeconfig names the administrators
     /// of the site.
@@ -123,9 +123,9 @@ impl From {
 /// Narrows a class to some of its entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum When {
-    /// Only members of this directory group, including members of nested groups.
+    /// The class takes only members of this directory group, including members of nested groups.
     Group(String),
-    /// Only entries beneath this DN.
+    /// The class takes only entries beneath this DN.
     Base(String),
 }
 
@@ -236,10 +236,10 @@ impl Class {
 /// When the tenants of a class are created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Provision {
-    /// As soon as the directory shows the account.
+    /// They are created as soon as the directory shows the account.
     #[default]
     Always,
-    /// When `bursar ensure` first asks for the account.
+    /// They are created when `bursar ensure` first asks for the account.
     OnDemand,
 }
 

@@ -42,7 +42,7 @@ pub fn seal_text(keys: &[[u8; 32]]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// Always [`VERSION`].
+    /// The version of the rules, always [`VERSION`].
     pub version: u32,
     /// The cluster that seals must name.
     pub cluster: ClusterName,

@@ -39,7 +39,7 @@ fn room(delivered: &Delivered) -> usize {
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) home: &'a Home,
-    /// Relative to the home.
+    /// The path of the kubeconfig, relative to the home.
     pub(super) file: &'a Path,
     pub(super) patience: Patience,
     /// The time for the name of a backup, `20260131T235959Z` in UTC.

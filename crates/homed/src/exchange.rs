@@ -78,7 +78,8 @@ pub(super) fn exchange<T, B>(
     before: impl Fn(&T) -> Result<B, HomeError>,
     after: impl FnOnce(B) -> Result<(), HomeError>,
 ) -> Result<Exchanged<T>, HomeError> {
-    // Only here, before this function makes a temporary file, because `sweep` removes all temporary files.
+    // Temporary files are removed only here, before this function makes one, because `sweep` removes all temporary
+    // files.
     directory.sweep();
     sweep_lock(directory, name);
     let mut lock: Option<Lock<'_, '_>> = None;

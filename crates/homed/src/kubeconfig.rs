@@ -300,8 +300,8 @@ fn user_fields(user: &UserEntry) -> Vec<(&'static str, Option<Node>)> {
             ("client-certificate-data", Some(Node::string(STANDARD.encode(certificate_pem)))),
             ("client-key-data", Some(Node::string(STANDARD.encode(key_pem.expose())))),
         ],
-        // Relative to the folder of the kubeconfig (client-go, `clientcmd.ResolveLocalPaths`), because hosts mount the
-        // same home at different paths.
+        // The path is relative to the folder of the kubeconfig (client-go, `clientcmd.ResolveLocalPaths`), because
+        // hosts mount the same home at different paths.
         UserProof::Token(_) => vec![("tokenFile", Some(Node::string(format!("{}/{TOKEN}", user.name))))],
         UserProof::Login(login) => vec![("exec", Some(plugin("kubectl", &login.arguments(), "IfAvailable")))],
         UserProof::Notice(notice) => vec![("exec", Some(plugin("sh", &notice.arguments(), "Never")))],

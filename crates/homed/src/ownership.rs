@@ -22,7 +22,7 @@ const CA: &str = "certificate-authority-data";
 /// The relations between the contexts and clusters of a text.
 pub(super) struct Standing<'a> {
     contexts: Vec<Context<'a>>,
-    /// By context name: whether all contexts with that name are ours.
+    /// Whether all contexts with a name are ours, by that name.
     ours: BTreeMap<&'a str, bool>,
     /// Clusters that one of our contexts names.
     reached_by_us: BTreeSet<&'a str>,

@@ -71,10 +71,10 @@ pub struct Login {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Grant {
-    /// With a browser if the host has one, otherwise with the keyboard.
+    /// A login with a browser if the host has one, otherwise with the keyboard.
     #[default]
     Auto,
-    /// With a browser on another device, for hosts without one (RFC 8628).
+    /// A login with a browser on another device, for hosts without a browser (RFC 8628).
     DeviceCode,
 }
 

@@ -317,7 +317,8 @@ fn start_api_server(
         .arg(flag("service-account-signing-key-file", &files.service_account_key))
         .arg(flag("audit-policy-file", &files.audit_policy))
         .arg(flag("audit-log-path", &files.audit_log))
-        // In megabytes, so that the log is never rotated. Requests in a rotated log would not be counted.
+        // The size is in megabytes, and so large that the log is never rotated. Requests in a rotated log would not be
+        // counted.
         .args(["--audit-log-format=json", "--audit-log-maxsize=100000"])
         .args(&options.api_server_arguments);
     Process::start("kube-apiserver", &command, &files.directory.join("kube-apiserver.log"))

@@ -17,7 +17,7 @@ use crate::rules::{Mode, Rules};
 /// The API group and the resource of objects that are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// Empty for the core group.
+    /// The API group; empty for the core group.
     pub group: &'static str,
     /// The plural of the kind, such as `pods`.
     pub resource: &'static str,

@@ -24,7 +24,7 @@ pub const HARMLESS: [&str; 4] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Use<'a> {
     place: Place,
-    /// Empty if the object is for every host.
+    /// The host; empty if the object is for every host.
     host: &'a str,
 }
 

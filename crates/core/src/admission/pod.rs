@@ -226,7 +226,8 @@ fn deadline(pod: &Pod<'_>) -> Result<Option<Duration>, Malformed> {
 }
 
 /// Checks the lifetime, which a pod gives by its annotation, and optionally by its deadline too. Refuses a lifetime
-/// beyond the class's maximum, an annotation that is not a duration, and the removal of the annotation.
+/// beyond the class's maximum, an annotation that is not a duration, the removal of the annotation and, if the class
+/// requires lifetimes, a new pod without one.
 fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.lifetimes;
     let max = rules.max.map(Duration::from_secs);

@@ -30,9 +30,10 @@ pub struct Review<'a> {
     pub resource: Cow<'a, str>,
     /// The subresource, such as `ephemeralcontainers`; empty for the resource itself.
     pub subresource: Cow<'a, str>,
-    /// Empty if the API server has yet to generate the name.
+    /// The name of the object; empty if the API server has yet to generate it.
     pub name: Cow<'a, str>,
-    /// Empty for cluster-scoped objects. If the object is a namespace, this is its own name.
+    /// The namespace of the object; empty for cluster-scoped objects. If the object is a namespace, this is its own
+    /// name.
     pub namespace: Cow<'a, str>,
     /// The client that sent the request.
     pub user: User<'a>,

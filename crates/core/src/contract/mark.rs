@@ -14,7 +14,7 @@ use crate::identity::{ClusterName, Uid};
 pub const LEDGER: &str = "ledger";
 /// Key of the highest generation in use.
 pub const HIGHEST: &str = "generation";
-/// Key of the uids that workspaces have or had.
+/// Key of [`Mark::uids`].
 pub const UIDS: &str = "uids";
 /// Key of the signature.
 pub const SIGNATURE: &str = "seal";
@@ -28,7 +28,7 @@ pub struct Mark {
     pub ledger: String,
     /// The ledger's highest generation in use.
     pub generation: u64,
-    /// The highest uid that a workspace got from each range.
+    /// The highest uid that a workspace got from each range, and the uids of workspaces outside of the ranges.
     pub uids: BTreeSet<Uid>,
 }
 

@@ -139,7 +139,7 @@ pub struct Each<'a> {
 pub struct Derived {
     /// `None` if the account is not a tenant and nothing makes it one.
     pub account: Option<DesiredAccount>,
-    /// Only a change of the account's own rows or of its classes can change the result.
+    /// Whether only a change of the account's own rows or of its classes can change the result.
     pub is_settled: bool,
     /// The classes that take the account.
     pub classes: Vec<String>,

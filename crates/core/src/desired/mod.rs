@@ -193,7 +193,7 @@ pub struct DesiredTenant {
     pub own: DigestText,
     /// Every object that should exist. Other objects that the ledger knows should not exist.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
-    /// The Pod Security levels for adopted namespaces that have none: the class and its level, by namespace.
+    /// The Pod Security level that each adopted namespace gets if it has none, with the class that asks for it.
     pub levels: BTreeMap<NamespaceName, (String, PodSecurity)>,
     /// Directories that are created before the PersistentVolume with this name.
     pub directories: BTreeMap<String, DirectoryTarget>,
@@ -279,7 +279,7 @@ pub struct Place<'a> {
     pub account: &'a Account,
     /// The class of the namespace.
     pub class: &'a str,
-    /// Only certificates of this generation are valid.
+    /// The present generation: only its certificates are valid.
     pub generation: u64,
     /// The tenant has no access.
     pub suspended: bool,

@@ -36,7 +36,7 @@ pub(super) struct TenantInput<'a> {
     pub(super) namespace: Option<&'a NamespaceName>,
     pub(super) generation: u64,
     pub(super) suspended: bool,
-    /// The notice that its kubeconfigs hold instead of a credential while it is suspended.
+    /// The notice that the account's kubeconfigs hold instead of a credential while the account is suspended.
     pub(super) notice: Option<&'a Notice>,
     pub(super) idle_until: Option<Timestamp>,
     pub(super) end: Option<EndOfTenant>,
@@ -73,7 +73,8 @@ pub(super) fn tenant(order: TenantInput<'_>, policy: &Policy, sealer: &Sealer) -
     } = order;
     let main = class::main(classes);
     let class = main.map_or(remembered, |class| class.name.as_str());
-    // The tenant has one credential, the credential of its main class, and the bindings of every class name its holder.
+    // The tenant has one credential: the credential of its main class. The bindings of all classes name the holder of
+    // this credential.
     let rule = main.and_then(|class| class.credential.as_ref());
     let mut objects: BTreeMap<ObjectKey, DesiredObject> = BTreeMap::new();
     let mut directories = BTreeMap::new();
@@ -156,7 +157,7 @@ pub(super) fn tenant(order: TenantInput<'_>, policy: &Policy, sealer: &Sealer) -
     }
 }
 
-/// Returns the Pod Security levels for adopted namespaces without one, each with the class that asks for it.
+/// Returns the Pod Security level that each adopted namespace gets if it has none, with the class that asks for it.
 fn levels<'a>(adopted: impl Iterator<Item = &'a Adopted<'a>>) -> BTreeMap<NamespaceName, (String, PodSecurity)> {
     let level = |class: &Class| class.adopts().and_then(|adopts| adopts.pod_security);
     adopted

@@ -31,7 +31,7 @@ pub struct ObservedPod {
     pub created: Timestamp,
     /// `status.startTime`, which is set when a node has accepted the pod.
     pub started: Option<Timestamp>,
-    /// From the annotation [`LIFETIME`](crate::contract::LIFETIME).
+    /// The lifetime in the annotation [`LIFETIME`](crate::contract::LIFETIME).
     pub lifetime: Lifetime,
     /// The label [`JOB`](crate::contract::JOB).
     pub job: Option<String>,

@@ -20,9 +20,9 @@ pub struct Certificate {
     /// The name by which the API server knows the holder: the common name at the time of issue, or
     /// `system:serviceaccount:NAMESPACE:NAME`.
     pub subject: String,
-    /// Read from the certificate or token.
+    /// The beginning of the validity, as the certificate or token has it.
     pub not_before: Timestamp,
-    /// Read from the certificate or token.
+    /// The end of the validity, as the certificate or token has it.
     pub not_after: Timestamp,
     /// When the renewal is due: after 2/3 of the real lifetime, with jitter.
     pub renew_after: Timestamp,

@@ -194,7 +194,8 @@ pub struct Unresolved {
     pub members: u64,
     /// The groups that name the most such members, at most [`Self::EXAMPLES`], each with one of the members.
     pub examples: Vec<UnresolvedIn>,
-    /// Changes if a group or tool begins or ceases to name such a member; empty if there is no such member.
+    /// A digest that changes if a group or tool begins or ceases to name such a member; empty if there is no such
+    /// member.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub digest: String,
 }
@@ -284,7 +285,7 @@ impl SourceState {
 /// A tool, a user or a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// Never changes.
+    /// The id in the ledger, which never changes.
     pub id: AccountId,
     pub kind: AccountKind,
     /// The current name in the directory.
@@ -314,15 +315,15 @@ pub struct Account {
     pub members: BTreeMap<DirectoryId, Role>,
     /// The members whom complete reads no longer name, and whose removal no plan was allowed to carry out yet.
     pub leaving: BTreeSet<DirectoryId>,
-    /// Set while complete reads do not show the account.
+    /// The absence; `None` while complete reads show the account.
     pub absence: Option<Absence>,
     pub state: Lifecycle,
     /// When `state` began.
     pub since: Timestamp,
     pub suspension: Option<Box<Suspension>>,
-    /// Only certificates of this generation are valid. 0 if there was none yet.
+    /// The present generation: only its certificates are valid. 0 if there was none yet.
     pub generation: u64,
-    /// Set if an administrator asked for a new generation and no plan has assigned it yet.
+    /// The note of an administrator who asked for a new generation; `None` once a plan has assigned it.
     pub revocation: Option<Box<Note>>,
     /// The progress towards the end of the account. Set while complete reads count towards that end, and after the
     /// deletion was allowed.

@@ -16,7 +16,7 @@ pub struct SourceMark {
     pub marks: Marks,
     /// When the marks were recorded.
     pub at: Timestamp,
-    /// Set if another server answers whose marks cannot be compared with those of the former server.
+    /// The last change from one server to another, if the marks of the two cannot be compared.
     pub moved: Option<Moved>,
     /// Whether an administrator accepts the next complete read as it is.
     pub accepted: bool,

@@ -64,7 +64,7 @@ pub fn transition(ledger: &LedgerState, snapshot: &DirectorySnapshot, policy: &P
 #[derive(Debug, Clone)]
 struct Judged {
     completeness: Completeness,
-    /// Set if another server answers, which may be behind the former server.
+    /// The last change from one server to another, if the present server may be behind the former one.
     moved: Option<Moved>,
 }
 
@@ -96,7 +96,7 @@ struct Memory<'a> {
     /// Accounts by the value that identifies their person.
     persons: BTreeMap<&'a str, Vec<&'a Account>>,
     same: Same<'a>,
-    /// Computed only if somebody joins a group or tool.
+    /// People by their entries; computed only if somebody joins a group or tool.
     people: OnceCell<PeopleByEntry<'a>>,
     rejected: BTreeSet<RejectedEntry>,
     sources: BTreeMap<String, SourceState>,

@@ -79,7 +79,7 @@ pub enum OrderRequest {
     },
     /// Allow exactly the refused set of changes, once, within an hour.
     Approve {
-        /// As printed by `plan` and `status`.
+        /// The hash that `plan` and `status` print.
         hash: String,
     },
 }

@@ -31,7 +31,7 @@ const AT_A_TIME: usize = 256;
 /// only faster.
 #[derive(Debug, Default)]
 pub struct Planner {
-    /// Used for a site in which the desired state of an account depends on other accounts.
+    /// The deriver for a site in which the desired state of an account depends on other accounts.
     deriver: Deriver,
     known: Option<Known>,
     counts: Counts,

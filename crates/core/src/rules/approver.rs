@@ -16,7 +16,7 @@ pub const VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApproverRules {
-    /// Always [`VERSION`].
+    /// The version of the rules, always [`VERSION`].
     pub version: u32,
     /// The cluster that seals must name.
     pub cluster: ClusterName,

@@ -259,9 +259,9 @@ impl Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Named by `member`, `memberUid` or `uniqueMember`.
+    /// The group names the person by `member`, `memberUid` or `uniqueMember`.
     Member,
-    /// Named by the class's `managers` attribute.
+    /// The group names the person by the class's `managers` attribute.
     Manager,
 }
 

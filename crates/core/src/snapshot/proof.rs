@@ -22,14 +22,14 @@ pub struct Due {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "found")]
 pub enum Place {
-    /// Not below the suffix.
+    /// The entry is not below the suffix.
     Nowhere,
-    /// Outside of the search bases, or no longer matched by their filters.
+    /// The entry is outside of the search bases, or no longer matched by their filters.
     Outside {
         /// The current DN.
         dn: String,
     },
-    /// Within a search base and matched by its filter, so the read should have shown the entry.
+    /// The entry is within a search base and matched by its filter, so the read should have shown the entry.
     Inside {
         /// The current DN.
         dn: String,

@@ -44,14 +44,14 @@ pub struct SidMapping {
 /// The source of uids and gids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ids {
-    /// From attributes if any account that was read has a `uidNumber`, otherwise from SIDs.
+    /// Attributes if any account that was read has a `uidNumber`, otherwise SIDs.
     #[default]
     Auto,
-    /// From `uidNumber` and `gidNumber`.
+    /// `uidNumber` and `gidNumber`.
     Attributes,
-    /// Only from SIDs, like SSSD with `ldap_id_mapping = true`.
+    /// Only SIDs, like SSSD with `ldap_id_mapping = true`.
     Sid,
-    /// From `uidNumber` if an account has one, otherwise from its SID.
+    /// For each account, its `uidNumber` if it has one, otherwise its SID.
     Mixed,
 }
 

@@ -151,7 +151,7 @@ impl Preset {
             home: "homeDirectory".to_owned(),
             mail: "mail".to_owned(),
             display_name: texts(&["displayName", "cn"]),
-            // From the schema openssh-lpk. SSSD and the LDAP helpers of OpenSSH use the same name.
+            // The name comes from the schema openssh-lpk. SSSD and the LDAP helpers of OpenSSH use the same name.
             ssh_keys: "sshPublicKey".to_owned(),
             disabled: vec![locked.clone()],
             member_dns: texts(&["member", "uniqueMember"]),

@@ -30,7 +30,7 @@ const WORDS: usize = 200;
 #[derive(Deserialize)]
 pub(super) struct Token {
     pub(super) access_token: String,
-    /// In seconds.
+    /// The lifetime of the token in seconds.
     #[serde(default = "Token::lifetime")]
     pub(super) expires_in: u64,
 }
@@ -78,7 +78,7 @@ pub(super) struct User {
     email: Option<String>,
     first_name: Option<String>,
     last_name: Option<String>,
-    /// In milliseconds since 1970.
+    /// The creation time in milliseconds since 1970.
     created_timestamp: Option<i64>,
     #[serde(default)]
     attributes: BTreeMap<String, Vec<String>>,

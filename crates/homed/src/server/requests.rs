@@ -39,7 +39,7 @@ struct RequestHead {
 pub(super) struct Server {
     pub(super) settings: HomedSettings,
     spawner: Spawner,
-    /// By prefix.
+    /// The exports by prefix.
     exports: BTreeMap<PathBuf, Export>,
     /// Allows one request per home at a time: two workers would remove each other's temporary files.
     homes: Mutex<BTreeMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,

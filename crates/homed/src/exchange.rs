@@ -78,8 +78,7 @@ pub(super) fn exchange<T, B>(
     before: impl Fn(&T) -> Result<B, HomeError>,
     after: impl FnOnce(B) -> Result<(), HomeError>,
 ) -> Result<Exchanged<T>, HomeError> {
-    // Temporary files are removed only here, before this function makes one, because `sweep` removes all temporary
-    // files.
+    // `sweep` removes all temporary files, so it is called only here, before this function makes one.
     directory.sweep();
     sweep_lock(directory, name);
     let mut lock: Option<Lock<'_, '_>> = None;
@@ -175,7 +174,8 @@ pub(super) fn settled(
 }
 
 /// Whether a file has not changed since it was read. `made_at` is the current time of the file system. If the file
-/// changed less than [`MOMENT`] before it, or `made_at` is `None`, the function waits and compares the content too.
+/// changed less than [`MOMENT`] before that time, or if `made_at` is `None`, the function waits and compares the
+/// content too.
 fn is_still(
     directory: &Directory<'_>,
     name: &Path,

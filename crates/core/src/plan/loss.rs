@@ -159,9 +159,9 @@ pub(super) fn alone(plan: &AccountPlan) -> AccountPlan {
     alone
 }
 
-/// Removes the losses from the plan, together with the other steps of the same change. These are a new kubeconfig,
-/// because it would replace the credential that keeps its access, and the removal of quotas and policies from a foreign
-/// namespace that is not released.
+/// Removes the losses from the plan, together with the other steps of the same change. Among these are a new
+/// kubeconfig, because it would replace the credential that keeps its access, and the removal of quotas and policies
+/// from a foreign namespace that is not released.
 pub(super) fn keep(plan: &mut AccountPlan) {
     let lost = places(plan);
     let clusters: BTreeSet<&ClusterName> = lost.iter().map(|(cluster, _)| cluster).collect();

@@ -93,7 +93,7 @@ impl Room {
         Some(Place { room: self, number, since: now(), permit })
     }
 
-    /// Takes away as many places as needed, or none if that would not suffice.
+    /// Takes away as many places as needed, or none if all slow bodies together would not free enough memory.
     fn make_way(&self, kibibytes: usize, now: Instant) -> bool {
         let mut waiting = self.waiting.lock();
         let mut missing = kibibytes.saturating_sub(self.free.available_permits());

@@ -236,10 +236,10 @@ impl Class {
 /// When the tenants of a class are created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Provision {
-    /// They are created as soon as the directory shows the account.
+    /// The tenants are created as soon as the directory shows the account.
     #[default]
     Always,
-    /// They are created when `bursar ensure` first asks for the account.
+    /// Each tenant is created when `bursar ensure` first asks for its account.
     OnDemand,
 }
 

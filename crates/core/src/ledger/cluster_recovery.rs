@@ -199,8 +199,8 @@ impl Lesson<'_> {
         }
     }
 
-    /// Returns the account of a workspace with the uid that its seal names, because no directory has this uid. If the
-    /// ledger has assigned another uid to the workspace since then, that uid stays.
+    /// Returns the account of a workspace with the uid that its seal names, because no directory has the uids of
+    /// workspaces. If the ledger has assigned another uid to the workspace since then, that uid stays.
     fn with_uid(&mut self, account: Account, identity: &Identity) -> Account {
         let sealed = identity.posix.as_ref().filter(|_| account.kind == AccountKind::Group);
         let Some(sealed) = sealed.filter(|sealed| account.posix.as_ref().is_none_or(|own| own.uid != sealed.uid))

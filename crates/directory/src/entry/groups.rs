@@ -102,7 +102,7 @@ impl Flat {
         flat
     }
 
-    /// Adds the members of groups that show none, from the `memberOf` of accounts and nested groups. If a group lists
+    /// Adds members to groups that show none, from the `memberOf` of accounts and nested groups. If a group lists
     /// members, its list is used alone: a plugin maintains `memberOf` in 389-ds and OpenLDAP, and may lag behind.
     fn add_member_of(&mut self, source: &SourceConfig, candidates: &[Candidate]) {
         let silent: HashSet<Dn> =

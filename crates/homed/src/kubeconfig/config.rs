@@ -281,8 +281,7 @@ pub(super) fn again(text: &str) -> Result<Document<'_>, DocumentError> {
     Document::parse(text).map_err(|_| DocumentError::NotWritable)
 }
 
-/// Whether an entry has a key twice that shows whether the entry is ours. Readers disagree about which of the two
-/// counts.
+/// Whether an entry has a key twice on which its ownership depends. Readers disagree about which of the two counts.
 fn says_twice(list: List, entry: &Node) -> bool {
     let twice = |node: &Node, key: &str| match &node.value {
         Value::Mapping(pairs) => pairs.iter().filter(|(name, _)| name.text() == Some(key)).count() > 1,

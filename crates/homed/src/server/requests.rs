@@ -237,7 +237,7 @@ impl Server {
                     }
                 });
                 match answer {
-                    // A file system that a user mounted in a home says nothing about the export.
+                    // This error says nothing about the export, because a user can mount a file system in a home.
                     Ok((_, Response { result: Err(error @ HomeError::OtherFileSystem { .. }), .. })) => {
                         Outcome::NotTried(error)
                     }

@@ -212,7 +212,7 @@ impl<'a> LimitEvaluator<'a> {
         self.remaining(accounts)
     }
 
-    /// Applies the limit for removals of access because of the configuration. Drops the steps that exceed the limit.
+    /// Applies the limit for removals of access that the configuration causes. Drops the steps that exceed the limit.
     pub(super) fn access(&mut self, accounts: &mut Vec<AccountPlan>) {
         self.limit(&accounts.iter().collect::<Vec<_>>(), &ACCESS);
         accounts.iter_mut().filter(|plan| self.refused.contains(&plan.id)).for_each(loss::keep);

@@ -33,26 +33,27 @@ pub const SERVICE_ACCOUNT_PREFIX: &str = "bursar-g";
 pub const CLASS: &str = "bursar.dev/class";
 /// Label with which an administrator allows the daemon to adopt an existing namespace.
 pub const ADOPT: &str = "bursar.dev/adopt";
-/// The prefix of Bursar's own keys. On a tenant's namespace, only Bursar and exempted users write these, except for
-/// [`ADOPT`] and [`LAST_USE`].
+/// The prefix of Bursar's own keys. On a tenant's namespace, only Bursar and exempted users may write keys with this
+/// prefix, except [`ADOPT`] and [`LAST_USE`].
 pub const PREFIX: &str = "bursar.dev/";
 /// Label of a pod: the containers that get the tenant's volumes (`none`, `containers`, `all`).
 pub const INJECT: &str = "bursar.dev/inject";
-/// The namespace of the webhook's self-test. It has no tenant, and its name also serves as `{name}`.
+/// The namespace of the webhook's self-test. The namespace has no tenant, and its name is also the value of `{name}`.
 pub const SELFTEST: &str = "bursar-selftest";
 /// Label of a claim: `true` keeps the webhook from choosing a storage class for the claim.
 pub const KEEP_STORAGE_CLASS: &str = "bursar.dev/keep-storage-class";
 /// Annotation of a pod: how long the pod may live, counted from its start.
 pub const LIFETIME: &str = "pod.kubernetes.io/lifetime";
 
-/// Annotation of a pod whose people were warned: when the pod ends (RFC 3339).
+/// Annotation of a pod whose people were warned: when the pod will end (RFC 3339).
 pub const ENDS_AT: &str = "bursar.dev/ends-at";
 
 /// Annotation of a namespace: `true` keeps the namespace from being suspended although nothing runs in it.
 pub const KEEP: &str = "bursar.dev/keep";
 /// Annotation of a namespace: when it was last used (RFC 3339). A portal or a gateway of the site writes it.
 pub const LAST_USE: &str = "bursar.dev/last-use";
-/// Annotation of a namespace in which nothing runs: when it is suspended if nothing runs until then.
+/// Annotation of a namespace in which nothing runs: when the namespace is suspended, unless something runs in it before
+/// then.
 pub const IDLE_UNTIL: &str = "bursar.dev/idle-until";
 /// Label that a pod and the other objects of its job share.
 pub const JOB: &str = "job";
@@ -66,12 +67,12 @@ pub const UID: &str = "bursar.dev/uid";
 pub const GID: &str = "bursar.dev/gid";
 const GROUPS: &str = "bursar.dev/groups";
 const GENERATION: &str = "bursar.dev/generation";
-/// Annotation with the rules that the account is excepted from; without it, there are none.
+/// Annotation with the rules that the account is excepted from. It is absent if there are none.
 const EXCEPTIONS: &str = "bursar.dev/exceptions";
 /// Annotation with the state: `active` or `suspended`.
 pub const STATE: &str = "bursar.dev/state";
-/// Annotation of a certificate request: a namespace of the request's account. It proves nothing, but tells the approver
-/// where to find the seal.
+/// Annotation of a certificate request: a namespace of the request's account. The annotation proves nothing; it tells
+/// the approver where to find the seal.
 pub const NAMESPACE_HINT: &str = "bursar.dev/namespace";
 const SEAL: &str = "bursar.dev/seal";
 
@@ -93,7 +94,7 @@ pub struct Identity {
     pub account: AccountName,
     /// The class. It is a label, so that selectors can match it.
     pub class: String,
-    /// The uid, gid and groups of its pods; `None` for a group without a uid.
+    /// The uid, gid and groups of the tenant's pods; `None` for a group without a uid.
     pub posix: Option<PosixIdentity>,
     /// The generation whose certificates are valid.
     pub generation: u64,
@@ -112,7 +113,7 @@ pub enum TenantState {
     Suspended,
 }
 
-/// Whether a namespace's manifest marks its tenant as suspended.
+/// Whether a namespace's manifest marks the tenant as suspended.
 #[must_use]
 pub fn is_sealed_as_suspended(manifest: &Value) -> bool {
     manifest["metadata"]["annotations"][STATE] == TenantState::Suspended.as_str()
@@ -194,7 +195,7 @@ pub fn lifetime(text: &str) -> Option<Duration> {
     humantime::parse_duration(text).ok().filter(|lifetime| !lifetime.is_zero())
 }
 
-/// Whether an annotation changes with every generation. The hash of a plan leaves such annotations out.
+/// Whether an annotation changes with every generation. Such annotations are left out of a plan's hash.
 #[must_use]
 pub fn follows_the_generation(annotation: &str) -> bool {
     matches!(annotation, GENERATION | SEAL)
@@ -277,7 +278,7 @@ fn unsealed(identity: &Identity) -> BTreeMap<String, String> {
         annotations.insert(GID.to_owned(), posix.gid.to_string());
         annotations.insert(GROUPS.to_owned(), groups_text(&posix.groups));
     }
-    // Left out if there are none, so that seals made before exceptions existed stay valid.
+    // Left out if there are none, so that seals that were made before this field existed stay valid.
     if !identity.exceptions.is_empty() {
         annotations.insert(EXCEPTIONS.to_owned(), exception::text_of(&identity.exceptions));
     }

@@ -17,8 +17,8 @@ pub fn digest(value: &Value) -> String {
 /// Returns the [`digest`] of the fields, with their values, that Bursar's field manager owns in an object
 /// (`metadata.managedFields`, Kubernetes' `FieldsV1`).
 ///
-/// A field that others add does not change the digest. If others change a field of Bursar, Bursar no longer owns the
-/// field, and the digest changes.
+/// A field that others add does not change the digest. If others change a field that Bursar owned, Bursar no longer
+/// owns it, and the digest changes.
 #[must_use]
 pub fn managed_digest(object: &Value) -> String {
     let managed = object["metadata"]["managedFields"]

@@ -1,5 +1,5 @@
-//! The decisions of one cycle as a pure function: from the ledger and the state of directories and clusters, it
-//! computes what to record and what to do. `bursar plan` prints the result, and a cycle executes it.
+//! Makes the decisions of one cycle as a pure function. From the ledger and the state of directories and clusters,
+//! [`evolve`] computes what to record and what to do. `bursar plan` prints the result, and a cycle executes it.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ use crate::snapshot::DirectorySnapshot;
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
     pub ledger: &'a LedgerState,
-    /// The answers of the directories; `None` if none was asked.
+    /// The answers of the directories; `None` if no directory was asked.
     pub heard: Option<&'a DirectorySnapshot>,
     pub inventory: &'a Inventory,
     /// The configuration in force.
@@ -47,8 +47,8 @@ pub struct Writes {
     pub events: Vec<Event>,
 }
 
-/// The result of [`evolve`]. Its ledgers share their parts with the store's. The caller has to drop them before it
-/// writes; otherwise the first change copies these parts.
+/// The result of [`evolve`]. Its ledgers share their parts with the store's. The caller has to drop these ledgers
+/// before it writes to the store; otherwise the first change copies the shared parts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evolved {
     /// The observations to record. They do not depend on the plan.
@@ -61,13 +61,13 @@ pub struct Evolved {
     pub approved: ApprovedPlan,
     /// The parts that the guard refuses, and why.
     pub refusals: Vec<Refusal>,
-    /// What the ledger must record before the first step.
+    /// The rows that the ledger must record before the first step.
     pub intended: Writes,
     /// The ledger after `seen` and `intended`.
     pub after: LedgerState,
 }
 
-/// Makes the decisions of one cycle. `planner` only saves work, so every planner gives the same result.
+/// Makes the decisions of one cycle. `planner` only saves work: the result does not depend on it.
 #[must_use]
 pub fn evolve(inputs: Inputs<'_>, planner: &mut Planner) -> Evolved {
     let Inputs { ledger: _, heard: _, inventory, policy, sealer, now } = inputs;
@@ -93,8 +93,8 @@ pub struct Followed {
     pub refusals: Vec<Refusal>,
 }
 
-/// Plans the realm. It depends only on rows of the ledger that are written before the first step in a cluster. So a
-/// preview passes [`Evolved::after`], and a cycle passes the store's ledger after its execution.
+/// Plans the realm. The plan depends only on rows of the ledger that are written before the first step in a cluster. So
+/// a preview passes [`Evolved::after`], and a cycle passes the store's ledger after the execution.
 #[must_use]
 pub fn follow(
     ledger: &LedgerState,
@@ -108,8 +108,8 @@ pub fn follow(
     Followed { plan, approved, refusals }
 }
 
-/// Returns the changes that directories and clusters cause, and the ledger after them. Each part is computed on the
-/// ledger after the parts before it.
+/// Returns the changes that directories and clusters cause, and the ledger after them. Each part sees the ledger with
+/// the changes of the parts before it.
 fn observe(inputs: Inputs<'_>) -> (Writes, LedgerState) {
     let Inputs { ledger, heard, inventory, policy, sealer: _, now } = inputs;
     let (mut seen, mut known) = (Writes::default(), ledger.clone());

@@ -1,6 +1,6 @@
 //! Types for POSIX ids, directory ids and names. They are parsed once, where data comes in, and are valid from then on.
 //!
-//! Only `directory/entry.rs` parses uids of a directory. Every value of [`Uid`] is one that a tenant's pod may run as.
+//! Only `bursar_directory::entry` parses uids of a directory. Every [`Uid`] is in the range for tenants' pods.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,7 +17,7 @@ pub const UID_MIN: u32 = 1000;
 /// The lowest gid that a tenant may have. Some sites put all people into one group between 100 and 999 (`users` is
 /// 100).
 pub const GID_MIN: u32 = 100;
-/// The highest uid and gid. This leaves out 2^31 - 1 and all ids that programs with signed 32-bit numbers read as
+/// The highest uid and gid. Excluded are 2^31 - 1 and all ids that programs with signed 32-bit numbers read as
 /// negative, such as -1 and -2 for "nobody".
 pub const ID_MAX: u32 = 2_147_483_646;
 /// The longest name for Kubernetes. With prefixes and suffixes, it still fits the 63 characters of a DNS label (RFC
@@ -126,8 +126,8 @@ pub struct DirectoryId(pub String);
 pub struct AccountId(pub IdText);
 
 impl AccountId {
-    /// Returns the id of the account that `source` knows as `id`. It is derived and not random, so that a crash between
-    /// deciding and storing cannot give one entry two ids.
+    /// Returns the id of the account that `source` knows as `id`. The id is derived and not random. Otherwise a crash
+    /// before it is stored could give one entry two ids.
     #[must_use]
     pub fn derive(ledger: &str, source: &str, id: &DirectoryId) -> Self {
         let digest = Sha256::new()
@@ -152,8 +152,8 @@ impl From<String> for ClusterName {
     }
 }
 
-/// The name of a host that has a credential of its own, as in the configuration. It is empty for a credential that is
-/// for all hosts, such as a certificate.
+/// The name of a host that has a credential of its own, as in the configuration. The name is empty if the credential is
+/// for all hosts, as a certificate is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HostName(pub String);
@@ -332,7 +332,7 @@ pub fn kubernetes_name(original: &str) -> String {
     if kept.is_empty() { format!("x-{digest}") } else { format!("{kept}-{digest}") }
 }
 
-/// Returns the part of `namespace` that `{name}` in `pattern` stands for; `None` if the namespace does not match the
+/// Returns the part of `namespace` that `{name}` matches in `pattern`; `None` if the namespace does not match the
 /// pattern.
 #[must_use]
 pub fn name_in<'a>(pattern: &str, namespace: &'a str) -> Option<&'a str> {
@@ -340,14 +340,14 @@ pub fn name_in<'a>(pattern: &str, namespace: &'a str) -> Option<&'a str> {
     namespace.strip_prefix(before)?.strip_suffix(after).filter(|name| !name.is_empty())
 }
 
-/// Returns the generation group of an account, such as `bursar:tool:foo#1042`. Bindings name this group, so a write of
-/// a binding with a higher generation ends the access of all older certificates.
+/// Returns the generation group of an account, such as `bursar:tool:foo#1042`. Bindings name this group, so once a
+/// binding is rewritten with a higher generation, all older certificates have no access.
 #[must_use]
 pub fn generation_group(account: &AccountName, generation: u64) -> String {
     format!("bursar:{account}#{generation}")
 }
 
-/// Returns the account and the generation of a [`generation_group`]; `None` if `group` is none.
+/// Returns the account and the generation of a [`generation_group`]; `None` if `group` is not a generation group.
 #[must_use]
 pub fn of_generation_group(group: &str) -> Option<(AccountName, u64)> {
     let (account, generation) = group.strip_prefix("bursar:")?.rsplit_once('#')?;

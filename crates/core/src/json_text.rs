@@ -17,7 +17,8 @@ impl JsonText {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 
-    /// Returns the text. Search it for a field that most values lack, because [`Self::value`] takes ten times as long.
+    /// Returns the text. To find a field that most values lack, search this text before calling [`Self::value`], which
+    /// takes ten times as long.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.0

@@ -1,5 +1,5 @@
-//! The kinds of objects: those that Bursar creates ([`ManagedKind`], a table), how the API server addresses any kind,
-//! and the key that names one object.
+//! The kinds of objects. [`ManagedKind`] is the table of the kinds that Bursar creates; the other types address any
+//! kind at the API server, and name one object.
 
 mod managed;
 
@@ -37,7 +37,7 @@ pub struct ObjectName {
 
 #[cfg(any(test, feature = "testing"))]
 impl ObjectKey {
-    /// Returns the address of the shared name. It is the same for all copies of a key.
+    /// Returns the address of the shared name. All copies of a key have the same address.
     #[must_use]
     pub fn address(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
@@ -112,8 +112,8 @@ impl ObjectKey {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ObjectKind {
     Managed(ManagedKind),
-    /// A kind of a site's manifest or of a tenant's workload. It is never a managed kind, because only
-    /// [`ObjectKind::of`] creates it.
+    /// A kind of a site's manifest or of a tenant's workload. Only [`ObjectKind::of`] creates this variant, so it never
+    /// holds a managed kind.
     Other(Box<OtherKind>),
 }
 
@@ -160,7 +160,7 @@ impl ObjectKind {
     }
 
     /// Returns the row that applies to the kind. A kind of another API with the name of a managed kind, such as
-    /// Calico's `NetworkPolicy`, has the row of the managed kind, because both serve the same purpose.
+    /// Calico's `NetworkPolicy`, uses that row too, because both kinds serve the same purpose.
     fn row(&self) -> Option<&'static Row> {
         match self {
             Self::Managed(kind) => Some(kind.row()),
@@ -216,7 +216,7 @@ impl ObjectKind {
         self.row().map_or(Data::None, |row| row.data)
     }
 
-    /// What the ledger stores of an applied object in addition to its digests.
+    /// The part of an applied object that the ledger stores in addition to its digests.
     #[must_use]
     pub fn detail(&self) -> Detail {
         self.row().map_or(Detail::None, |row| row.detail)
@@ -304,8 +304,8 @@ impl ServedKind {
         group(&self.api_version)
     }
 
-    /// Returns the path of one object. Without `name`, the path is that of all objects; without `namespace`, of all
-    /// namespaces.
+    /// Returns the path of one object. Without `name`, returns the path of all objects; without `namespace`, the path
+    /// for all namespaces.
     #[must_use]
     pub fn path(&self, namespace: Option<&str>, name: Option<&str>) -> String {
         let root = if self.api_version.contains('/') { "/apis" } else { "/api" };
@@ -370,7 +370,7 @@ pub fn everywhere(kind: &ObjectKind) -> Option<ServedKind> {
     })
 }
 
-/// The objects of one watch or list: all of a kind, or those of the kind with one name.
+/// The objects of one watch or list: all objects of a kind, or only the object with one name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WatchedKind {
     pub kind: ObjectKind,
@@ -379,8 +379,9 @@ pub struct WatchedKind {
 }
 
 impl WatchedKind {
-    /// Whether plans need the kind, because it is the namespace, limits tenants or grants access. If a cluster does not
-    /// show such a kind, nothing is planned there. If any other kind cannot be watched, only its own objects wait.
+    /// Whether plans need the kind, because the kind is the namespace, limits tenants or grants access. If a cluster
+    /// does not show such a kind, nothing is planned for the cluster. If any other kind cannot be watched, only the
+    /// objects of that kind wait.
     #[must_use]
     pub const fn is_essential(&self) -> bool {
         let ObjectKind::Managed(kind) = &self.kind else { return false };
@@ -409,12 +410,12 @@ mod tests {
 
     #[test]
     fn paths_are_those_of_the_api_server() {
-        let binding = everywhere(&ManagedKind::RoleBinding.into()).expect("every cluster serves it");
+        let binding = everywhere(&ManagedKind::RoleBinding.into()).expect("every cluster serves the kind");
         assert_eq!(
             binding.path(Some("tool-foo"), Some("bursar-edit")),
             "/apis/rbac.authorization.k8s.io/v1/namespaces/tool-foo/rolebindings/bursar-edit"
         );
-        let namespace = everywhere(&ManagedKind::Namespace.into()).expect("every cluster serves it");
+        let namespace = everywhere(&ManagedKind::Namespace.into()).expect("every cluster serves the kind");
         assert_eq!(namespace.path(Some("ignored"), Some("tool-foo")), "/api/v1/namespaces/tool-foo");
         assert_eq!(namespace.path(None, None), "/api/v1/namespaces");
         assert_eq!(

@@ -37,8 +37,8 @@ mod tests {
 
     #[test]
     fn the_values_of_which_a_large_site_has_most_stay_small() {
-        // 100,000 tenants have twice as many accounts, and a million objects in the ledger and in the inventory. A byte
-        // more in an object's values needs a megabyte in each of the two.
+        // 100,000 tenants have twice as many accounts, and a million objects both in the ledger and in the inventory.
+        // Each additional byte in an object's value therefore costs two megabytes.
         let sizes = [
             ("account", size_of::<(AccountId, Account)>(), 608),
             ("object's name", size_of::<ObjectName>(), 64),

@@ -1,9 +1,9 @@
 //! Merges the reads of several sources into one [`DirectorySnapshot`], in which names and uids are unique and every
 //! name fits the classes that select the entry. Sources are in the order of precedence.
 //!
-//! Entries that lose a conflict are rejected, not dropped: they count as present and are shown, but have no effect. The
-//! ledger says who already has a name, a uid or a gid: that entry keeps it, however old the others are. Conflicts with
-//! accounts whose entries are not in the reads are left to the ledger, except for gids.
+//! Entries that lose a conflict are rejected, not dropped: they count as present and are shown, but have no effect. If
+//! the ledger's account of an entry already has the name, uid or gid, that entry keeps it, even if others are older.
+//! Conflicts with accounts whose entries are not in the reads are left to the ledger, except for gids.
 
 mod gids;
 mod owners;
@@ -113,9 +113,9 @@ fn misfits(read: &SourceRead, policy: &Policy, same: &Same<'_>) -> Losers {
 }
 
 /// Returns the entries that lose a conflict about a name. The entry whose account has the name keeps it. Otherwise the
-/// first source wins; within a source the older entry, then the lower id. A rejected entry claims its name too: else
-/// somebody else could get the name of a group that selects a class. People of another source are not refused for it:
-/// a source may list people without uids, whom another source completes.
+/// first source wins; within a source, the older entry wins, then the one with the lower id. A rejected entry claims
+/// its name too; otherwise another entry could get the name of a group that selects a class. A rejected person claims
+/// the name only within its own source, because a source may list people without uids whom another source completes.
 fn names_taken(reads: &[SourceRead], same: &Same<'_>, owners: &Owners<'_>) -> Losers {
     let rejected = reads.iter().enumerate().flat_map(|(place, read)| {
         let rejected = read.rejected.iter().enumerate();
@@ -130,8 +130,8 @@ fn names_taken(reads: &[SourceRead], same: &Same<'_>, owners: &Owners<'_>) -> Lo
     losers
 }
 
-/// Returns the entries whose name is claimed by an entry that was rejected before and that these reads may only lack:
-/// its source was not read, or not completely. As in [`names_taken`], people are refused only for their own source.
+/// Returns the entries whose name is claimed by an entry that was rejected before and may still exist: its source was
+/// not read, or not completely. As in [`names_taken`], a rejected person claims the name only within its own source.
 fn names_kept(
     reads: &[SourceRead],
     unasked: &BTreeSet<String>,
@@ -139,7 +139,7 @@ fn names_kept(
     owners: &Owners<'_>,
     ledger: &LedgerState,
 ) -> Losers {
-    // The entries that incomplete reads show, by source and id, or DN if the id cannot be read.
+    // The entries that incomplete reads show, by source and id. If the id cannot be read, the DN takes its place.
     let shown: HashSet<(&str, &str)> = reads
         .iter()
         .filter(|read| read.completeness != Completeness::Complete)
@@ -193,7 +193,7 @@ fn why_of_name<K>(_: &K, claim: &Claim<'_>, holder: &Claim<'_>) -> String {
 }
 
 /// Returns the entries that lose a conflict about a uid. The entry whose account has the uid keeps it. Otherwise the
-/// older entry wins, then the lower id, regardless of the source.
+/// older entry wins, then the one with the lower id, regardless of the source.
 fn uids_taken(reads: &[SourceRead], same: &Same<'_>, owners: &Owners<'_>) -> Losers {
     let claims = claims(reads, same).filter_map(|claim| Some((claim.entry?.posix.as_ref()?.uid, claim)));
     taken(
@@ -247,7 +247,7 @@ impl<'a> Claim<'a> {
     }
 }
 
-/// Returns all valid entries except those that share the account of another entry; these claim no name and no uid.
+/// Returns all valid entries except entries that share the account of another entry; these claim no name and no uid.
 fn claims<'a>(reads: &'a [SourceRead], same: &'a Same<'_>) -> impl Iterator<Item = Claim<'a>> + Clone {
     let of = |(place, read): (usize, &'a SourceRead)| {
         read.entries.iter().enumerate().map(move |(at, entry)| Claim::of(place, read, at, entry))
@@ -258,8 +258,8 @@ fn claims<'a>(reads: &'a [SourceRead], same: &'a Same<'_>) -> impl Iterator<Item
     reads.iter().enumerate().flat_map(of).filter(move |claim| !shares(claim))
 }
 
-/// Resolves conflicts: among the claims with the same key, the one with the lowest `rank` wins, then the first. Returns
-/// the other valid entries, with the reason from `why`.
+/// Resolves conflicts: among the claims with the same key, the claim with the lowest `rank` wins; if several have it,
+/// the first of them wins. Returns the other valid entries, with the reason from `why`.
 fn taken<'a, K: Eq + Hash, R: Ord>(
     claims: impl Iterator<Item = (K, Claim<'a>)> + Clone,
     rank: impl Fn(&Claim<'a>) -> R,
@@ -399,11 +399,11 @@ mod tests {
         let why = "uid 2001 is held by user alice (uid=alice,ou=1,dc=x)".to_owned();
         assert_eq!(merged(&[("s", &alice)], &numbered), ("1".to_owned(), why));
         assert_eq!((merged(&[], &named).0, merged(&[], &numbered).0), ("2".to_owned(), "2".to_owned()));
-        // The puppet has an account with another name and uid.
+        // `puppet` has an account with another name and uid.
         let bob = entry(USER, "bob", "2", 2002, Some(1));
         assert_eq!(merged(&[("s", &alice), ("s", &bob)], &named).0, "1");
         assert_eq!(merged(&[("s", &alice), ("s", &bob)], &numbered).0, "1");
-        // So it is if the other entry is in a source with precedence.
+        // The outcome is the same if the other entry is in a source with precedence.
         let reads = vec![read("first", vec![named]), read("second", vec![alice.clone()])];
         let snapshot = merge(reads, BTreeSet::new(), &policy(Vec::new()), &ledger(&[("second", &alice)]));
         assert_eq!(outcome(&snapshot).0, ["1"]);
@@ -464,14 +464,14 @@ mod tests {
         assert_eq!(merged(vec![partial("first", vec![puppet.clone()])], &known), "");
         assert_eq!(merged(vec![read("first", Vec::new()), second()], &known), "2", "the entry is gone");
         assert_eq!(merged(vec![partial("first", vec![wheel.clone()])], &known), "1", "the entry was corrected");
-        // An account is not renamed to it either.
+        // An account is not renamed to this name either.
         let mut before = ledger(&[("second", &entry(AccountKind::Group, "x", "2", 0, None))]);
         before.rejected = known.rejected.clone();
         assert_eq!(merged(vec![second()], &before), "");
         let mut owner = ledger(&[("second", &puppet)]);
         owner.rejected = known.rejected.clone();
-        assert_eq!(merged(vec![second()], &owner), "2", "its account has the name");
-        // An entry that lost its name to another one claims it no more.
+        assert_eq!(merged(vec![second()], &owner), "2", "the account of the second source has the name");
+        // An entry that lost its name to another entry does not claim it any more.
         let lost = RejectedEntry { reason: Some(Rejection::NameTaken), ..rejected_entry("second", &puppet) };
         let known = LedgerState { rejected: [lost].into(), ..LedgerState::default() };
         assert_eq!(merged(vec![read("first", vec![wheel])], &known), "1");

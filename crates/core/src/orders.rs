@@ -28,7 +28,7 @@ use crate::plan::guard;
 use crate::policy::Policy;
 use crate::snapshot::Rejection;
 
-/// The recorded orders, and the refusals of the others.
+/// The recorded orders, and the refused requests.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Written {
     /// Changes of the ledger.
@@ -39,10 +39,10 @@ pub struct Written {
     pub texts: Vec<String>,
     /// Accounts with an order that a cycle has to carry out. Orders for a whole class are not included.
     pub ordered: BTreeSet<AccountName>,
-    /// Accounts of `ordered` whose order changes access, which includes credentials and homes.
+    /// Accounts of `ordered` whose order changes access, a credential or a home.
     pub of_access: BTreeSet<AccountName>,
-    /// The account does not exist (exit code 4), a required reason is missing (64), or there is nothing to resume,
-    /// release or approve (1).
+    /// The refused requests: the account does not exist (exit code 4), a required reason is missing (64), or there is
+    /// nothing to resume, release or approve (1).
     pub refused: Vec<Refusal>,
 }
 
@@ -86,8 +86,8 @@ pub fn write_all(
 }
 
 /// Returns a change that uses up a generation if an order takes access away or blocks it. The marks in the clusters
-/// rise with the generation, so a ledger that was rolled back to before the order is noticed, even if the order itself
-/// needs no new generation.
+/// rise with the generation. If the ledger is later rolled back to a state before the order, the marks reveal it, even
+/// if the order itself needed no new generation.
 fn burnt(ledger: &LedgerState, changes: &[Change]) -> Option<Change> {
     let takes = |change: &Change| match change {
         Change::Order(order) => order.what.takes_access(),
@@ -224,8 +224,8 @@ fn adopt_account(
     Ok(outcome)
 }
 
-/// Finds the account that an administrator names by its name or its id. If several have the name, the only active one
-/// is meant, or the only one that is not deleted. If that does not decide, the request is refused (exit code 64).
+/// Finds the account that an administrator names by its name or its id. If several accounts have the name, chooses one
+/// as [`meant`] does, or refuses the request (exit code 64).
 pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Result<&'a Account, Refusal> {
     let named: Vec<&Account> = ledger
         .accounts
@@ -241,8 +241,8 @@ pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Resul
     })
 }
 
-/// Chooses one of several with the same name: the only one, the only active one, or the only one that is not deleted.
-/// `state` returns the name of each one's state.
+/// Chooses one of several accounts with the same name: the only account, the only active account, or the only account
+/// that is not deleted. `state` returns the name of an account's state.
 pub fn meant<T>(named: &[T], state: impl Fn(&T) -> &str) -> Option<&T> {
     let only = |wanted: fn(&str) -> bool| {
         let mut found = named.iter().filter(|one| wanted(state(one)));
@@ -316,7 +316,7 @@ fn order(
                 "{name} is deleted and in no directory; it comes back when a directory has it again"
             ));
         }
-        // The order would grant what the hold blocks, and would wait unnoticed.
+        // Resuming would restore the access that the hold blocks, and nobody would notice that the order waits.
         OrderKind::Resume if ledger.holds.contains_key(&account.id) => {
             return refused(format!(
                 "{name} is held and cannot be resumed; end the hold first: bursar release {} {}",
@@ -369,7 +369,7 @@ fn next_id(ledger: &LedgerState) -> i64 {
     ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1
 }
 
-/// Whether an ordered suspension would get another end. An eviction has no end.
+/// Whether the order would change the end of an ordered suspension. An eviction has no end.
 fn has_another_end(account: &Account, until: Option<Timestamp>) -> bool {
     match account.suspension.as_deref() {
         Some(Suspension::Ordered { until: known, .. }) => *known != until,
@@ -487,7 +487,7 @@ mod tests {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
-        let file = world.ledger.deliveries_of(&foo).next().expect("a delivery").1.path.clone();
+        let file = world.ledger.deliveries_of(&foo).next().expect("there is a delivery").1.path.clone();
         for (complete, expected) in [(true, false), (false, true)] {
             let target =
                 Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: None, ticket: Some("T1".into()) };
@@ -555,7 +555,8 @@ mod tests {
         }
     }
 
-    /// The directory makes alice a student, but she became a tenant by a class of people who log in at an OIDC issuer.
+    /// The directory makes alice a student, but she became a tenant by class `admin`, whose people log in at an OIDC
+    /// issuer.
     #[test]
     fn the_revocation_of_any_class_of_an_account_includes_the_account() {
         let mut world = World::new();

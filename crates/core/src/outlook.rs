@@ -30,12 +30,12 @@ const MOMENTS: i64 = 200;
 /// The maximum number of names in a line of text. The JSON has all of them.
 const NAMES: usize = 20;
 
-/// What would change if another configuration replaced the one in force.
+/// The effects that another configuration would have, compared with the one in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// Accounts that gain access only by the other configuration.
+    /// Accounts that gain access only with the other configuration.
     pub gain: Vec<AccountName>,
-    /// Accounts that lose access only by the other configuration.
+    /// Accounts that lose access only with the other configuration.
     pub lose: Vec<AccountName>,
     /// The changes that take more than one cycle under the limits.
     pub spread: Vec<Spread>,
@@ -145,7 +145,7 @@ impl fmt::Display for Outlook {
 }
 
 /// Simulates cycles, each at the next time at which something becomes due. Each step runs one [`evolve`], so that the
-/// caller can do other work between two steps.
+/// caller can do other work between the steps.
 #[derive(Debug)]
 pub struct Lookahead {
     ledger: LedgerState,
@@ -156,8 +156,8 @@ pub struct Lookahead {
     told: BTreeSet<(AccountId, String)>,
     /// Accounts whose lifecycle state changed during the preview.
     moved: BTreeSet<AccountId>,
-    /// Whether the last step changed a lifecycle state. If so, the next step follows soon, because a new count begins
-    /// with it.
+    /// Whether the last step changed a lifecycle state. If so, the next step follows soon, because the change starts a
+    /// new count of time.
     decided: bool,
     outlook: Outlook,
 }
@@ -168,8 +168,8 @@ impl Lookahead {
     pub fn new(inputs: Inputs<'_>, at: Timestamp) -> Self {
         let heard = inputs.heard.map(|heard| {
             let mut heard = heard.clone();
-            // Servers are only asked for a single account when its suspension is due. The preview assumes that they
-            // agree.
+            // Servers are asked about a single account only when its suspension is due. The preview assumes that they
+            // confirm the absence.
             heard.reads.iter_mut().for_each(|read| read.proofs = None);
             heard
         });
@@ -227,7 +227,8 @@ impl Lookahead {
                 *decided = true;
                 moved.insert(plan.id.clone());
             } else if moved.contains(&plan.id) && follows(plan).is_none() {
-                // The plan repeats the steps for the account's objects, because the preview does not execute them.
+                // The plan repeats the steps for the account's objects, because the preview does not execute them. Only
+                // the first plan with a step counts.
                 continue;
             }
             if plan.transition.is_none() && plan.steps().all(is_renewal) {
@@ -239,7 +240,7 @@ impl Lookahead {
         }
         outlook.held_back = evolved.refusals.iter().flat_map(|refusal| refusal.accounts.iter().cloned()).collect();
         self.ledger = evolved.after;
-        // A change of the lifecycle state counts as executed. Otherwise a suspension would never end.
+        // The preview treats a change of the lifecycle state as executed. Otherwise a suspension would never end.
         self.ledger.failures.retain(|(id, _), _| !self.moved.contains(id));
     }
 }
@@ -260,7 +261,7 @@ fn follows(plan: &AccountPlan) -> Option<&'static str> {
     }
 }
 
-/// Returns when the first of all counted times is due.
+/// Returns the earliest time at which a counted period ends.
 fn next_due(ledger: &LedgerState, now: Timestamp) -> Option<Timestamp> {
     let accounts = ledger.accounts.values().flat_map(|account| {
         let ending = account.ending.as_ref().and_then(Ending::counted);
@@ -274,7 +275,8 @@ fn next_due(ledger: &LedgerState, now: Timestamp) -> Option<Timestamp> {
     accounts.chain(terms).chain(idle).filter(|due| *due > now).min()
 }
 
-/// Counts the time until `next` as if cycles had run all the time. The cycle at `next` counts the last hour itself.
+/// Counts the time until `next` as if cycles had run all the time. The last hour is left for the cycle at `next` to
+/// count.
 fn count_until(ledger: &mut LedgerState, now: Timestamp, next: Timestamp) {
     let Ok(skipped) = u64::try_from(next.as_second() - now.as_second() - LONGEST_GAP) else { return };
     let complete: BTreeMap<&String, bool> =

@@ -25,7 +25,7 @@ enum Form<const BYTES: usize> {
     Other(Box<str>),
 }
 
-/// The number of digits before each dash of a UUID, and in all.
+/// The number of digits before each dash of a UUID, and in the whole UUID.
 const GROUPS: [usize; 5] = [8, 12, 16, 20, 32];
 
 impl<const BYTES: usize, const IS_UUID: bool> PackedText<BYTES, IS_UUID> {
@@ -192,8 +192,8 @@ mod tests {
                 assert_eq!(first.to_string(), one);
                 assert_eq!(first.cmp(&second), one.cmp(other));
                 assert_eq!((first == second, first == *other), (one == other, one == other));
-                let json = serde_json::to_string(&first).expect("a text is valid JSON");
-                assert_eq!(serde_json::from_str::<PackedText<BYTES, IS_UUID>>(&json).expect("it is valid JSON"), first);
+                let json = serde_json::to_string(&first).expect("a text becomes JSON");
+                assert_eq!(serde_json::from_str::<PackedText<BYTES, IS_UUID>>(&json).expect("the JSON parses"), first);
             }
             check::<32, false>(&one, &other);
             check::<16, false>(&one, &other);

@@ -39,10 +39,10 @@ pub const DAEMON_USER: &str = "bursar:daemon";
 /// The part of the configuration that concerns tenants.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// Shown in plans, logs and reports.
+    /// The name of the site in plans, logs and reports.
     pub site: String,
-    /// The address that the kubeconfig of a suspended person refers to; `None` to refer to the administrators of the
-    /// site.
+    /// The contact address in the kubeconfig of a suspended person; if `None`, the kubeconfig names the administrators
+    /// of the site.
     pub contact: Option<String>,
     pub classes: BTreeMap<String, Class>,
     /// Network profiles, including the built-in `open` and `isolated`.
@@ -70,12 +70,12 @@ pub struct Cluster {
     pub default_endpoint: String,
     /// Endpoints by name. Each becomes one context of a kubeconfig.
     pub endpoints: BTreeMap<String, Endpoint>,
-    /// The clients that may send reviews to its webhook.
+    /// The clients that may send reviews to the cluster's webhook.
     pub senders: Senders,
 }
 
 impl Cluster {
-    /// Returns the name that the entries of an endpoint, its cluster and its context, have in kubeconfigs.
+    /// Returns the name of an endpoint's entries in kubeconfigs: its cluster and its context.
     #[must_use]
     pub fn entry_name(name: &ClusterName, default_endpoint: &str, endpoint: &str) -> String {
         if endpoint == default_endpoint { name.to_string() } else { format!("{name}-{endpoint}") }
@@ -95,7 +95,7 @@ pub struct Endpoint {
     pub proxy: Option<String>,
 }
 
-/// The directory entries or namespaces that a class is made from, and the settings that only such classes have.
+/// The directory entries or namespaces that a class is made from, with the settings that depend on this choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum From {
     Tools,
@@ -123,13 +123,13 @@ impl From {
 /// Narrows a class to some of its entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum When {
-    /// Only members of this directory group, including members of nested groups.
+    /// The class takes only members of this directory group, including members of nested groups.
     Group(String),
-    /// Only entries beneath this DN.
+    /// The class takes only entries beneath this DN.
     Base(String),
 }
 
-/// A compiled regular expression. Two are equal if their texts are equal.
+/// A compiled regular expression. Two patterns are equal if their texts are equal.
 #[derive(Debug, Clone)]
 pub struct Pattern(pub Regex);
 
@@ -139,7 +139,7 @@ impl PartialEq for Pattern {
     }
 }
 
-/// The configured rule by which directory entries become tenants, and what a tenant of that class gets.
+/// A configured rule that selects directory entries as tenants, with everything that a tenant of the class gets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Class {
     /// The key in `[class.NAME]`, and the label on its namespaces.
@@ -148,7 +148,7 @@ pub struct Class {
     pub when: Option<When>,
     /// The clusters in which each tenant gets a namespace.
     pub clusters: Vec<ClusterName>,
-    /// Names that do not match are rejected.
+    /// A name that does not match is rejected.
     pub name_pattern: Pattern,
     /// The pattern of the namespace, with `{name}`; `None` if the class is bound in the whole cluster, as
     /// administrators are.
@@ -179,7 +179,8 @@ pub struct Class {
     /// The rules that the webhook applies to pods, ingresses and claims.
     pub admission: Admission,
     pub provision: Provision,
-    /// The site's templates: one parsed YAML document each. Their strings still contain placeholders such as `{name}`.
+    /// The site's templates: one parsed YAML document each. The placeholders in their strings, such as `{name}`, are
+    /// not replaced yet.
     pub manifests: Vec<Value>,
 }
 
@@ -235,10 +236,10 @@ impl Class {
 /// When the tenants of a class are created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Provision {
-    /// As soon as the directory shows the account.
+    /// The tenants are created as soon as the directory shows the account.
     #[default]
     Always,
-    /// When `bursar ensure` first asks for the account.
+    /// Each tenant is created when `bursar ensure` first asks for its account.
     OnDemand,
 }
 
@@ -318,8 +319,8 @@ pub enum VolumeKind {
     /// A directory of an NFS server. Its claim is in a namespace that outlives the account. A Secret in the tenant's
     /// namespace contains the server and the path.
     Personal(NfsVolume),
-    /// A volume from a storage class. Its claim is in the same namespace as that of `Personal`, and the Secret contains
-    /// its name.
+    /// A volume from a storage class. Its claim is in the same namespace as the claim of `Personal`, and the Secret
+    /// contains the claim's name.
     PersonalDynamic(Provisioned),
 }
 
@@ -343,7 +344,7 @@ impl VolumeKind {
     }
 }
 
-/// What a claim requests from its storage class.
+/// A claim's request to its storage class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provisioned {
     /// `storageClassName`; `None` for the cluster's default class.
@@ -384,7 +385,7 @@ pub struct Admission {
     /// What happens if a pod's lifetime does not parse or breaks [`Admission::lifetimes`].
     pub lifetime: Mode,
     pub lifetimes: Lifetimes,
-    /// How long before its end the people of a pod are warned; zero if they are not.
+    /// How long before the end of a pod its people are warned; zero if they are not warned.
     pub lifetime_warning: Duration,
     /// The rules that the API server evaluates itself.
     pub server: ServerRules,
@@ -427,7 +428,7 @@ impl Default for Admission {
 }
 
 impl Policy {
-    /// Returns the classes whose workspaces have uids of their own, with the range of each.
+    /// Returns the classes whose workspaces have their own uids, with the range of each class.
     pub fn uid_ranges(&self) -> impl Iterator<Item = (&Class, UidRange)> {
         self.classes.values().filter_map(|class| Some((class, class.workspace()?.uid_range?)))
     }
@@ -443,7 +444,7 @@ impl Policy {
     }
 }
 
-/// `[lifecycle]`: how long things wait.
+/// `[lifecycle]`: how long Bursar waits before each step in an account's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifecycle {
     /// How long an account must be absent from complete reads before it is suspended.

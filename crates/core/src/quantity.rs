@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-/// Resources of which objects are counted.
+/// Resources whose objects are counted.
 const COUNTED: [&str; 10] = [
     "pods",
     "services",
@@ -45,16 +45,16 @@ pub fn is_quantity(text: &str) -> bool {
             || matches!(suffix, "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei"))
 }
 
-/// Compares two amounts by value: `1Gi` equals `1024Mi`. Returns `None` if one is no quantity, or is too large to be
-/// computed.
+/// Compares two amounts by value: `1Gi` equals `1024Mi`. Returns `None` if one of them is not a quantity, or is too
+/// large to be computed.
 #[must_use]
 pub fn compare(one: &str, other: &str) -> Option<Ordering> {
     Some(nanos(one)?.cmp(&nanos(other)?))
 }
 
-/// Returns the sum of two amounts. If both have the same unit, the sum has it too if it is a whole number; otherwise
-/// the sum is in the largest of the units 1, `m` and `n` in which it is a whole number. Returns `None` in the cases of
-/// [`compare`].
+/// Returns the sum of two amounts. If both have the same unit and the sum is a whole number of it, the sum has this
+/// unit too; otherwise the sum is in the largest of the units 1, `m` and `n` in which it is a whole number. Returns
+/// `None` if [`compare`] does.
 #[must_use]
 pub fn sum(one: &str, other: &str) -> Option<String> {
     let sum = nanos(one)?.checked_add(nanos(other)?)?;
@@ -134,7 +134,7 @@ pub fn is_resource(resource: &str) -> bool {
             || bare.split_once('/').is_some_and(|(domain, name)| domain.contains('.') && !name.is_empty()))
 }
 
-/// Returns the standard resources, to suggest one if a name is misspelt.
+/// Returns the standard resources, from which a correction of a misspelt name can be suggested.
 #[must_use]
 pub fn resources() -> Vec<&'static str> {
     COUNTED.iter().chain(&MEASURED).copied().collect()

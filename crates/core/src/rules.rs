@@ -1,7 +1,7 @@
 //! The rules that the daemon gives to the webhook: the versioned `rules.json`, and the names of the files next to it.
 //!
-//! The daemon makes the file from the configuration (`desired::rules`), which has checked every pattern. The webhook
-//! takes a file as a whole or keeps its previous rules. An unknown key is an error, so that an older webhook cannot
+//! The daemon makes the file from the configuration (`desired::rules`), in which every pattern was checked. The webhook
+//! accepts a file as a whole or keeps its previous rules. An unknown key is an error, so that an older webhook cannot
 //! ignore a rule that a newer daemon wrote.
 
 pub mod approver;
@@ -29,7 +29,7 @@ pub const KEY: &str = "tls.key";
 pub const RULES: &str = "rules.json";
 /// The public keys that verify seals, one per line: 32 bytes in base64.
 pub const SEAL: &str = "seal.pub";
-/// The kubeconfig that reaches the API server from outside; it does not exist if the webhook runs in the cluster.
+/// The kubeconfig that reaches the API server from outside; the file does not exist if the webhook runs in the cluster.
 pub const KUBECONFIG: &str = "kubeconfig";
 
 /// Returns the content of [`SEAL`].
@@ -42,7 +42,7 @@ pub fn seal_text(keys: &[[u8; 32]]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// Always [`VERSION`].
+    /// The version of the rules, always [`VERSION`].
     pub version: u32,
     /// The cluster that seals must name.
     pub cluster: ClusterName,
@@ -51,7 +51,7 @@ pub struct Rules {
     /// Groups that may change tenants' namespaces and Bursar's objects. Pods are never exempt.
     pub exempt: Vec<String>,
     pub classes: BTreeMap<String, ClassRules>,
-    /// The client certificate that requests must show; `None` if every client is answered.
+    /// The client certificate that senders of reviews must show; `None` if every client is answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<ClientRules>,
 }
@@ -125,7 +125,8 @@ impl Mode {
 #[serde(deny_unknown_fields)]
 pub struct ClassRules {
     /// The pattern of the class's namespaces, such as `tool-{name}`. `{name}` is taken from the sealed namespace,
-    /// because the namespace of an account never changes. `None` if others name the namespaces; these have no `{name}`.
+    /// because the namespace of an account never changes. `None` if the class adopts namespaces, which have no
+    /// `{name}`.
     pub namespace: Option<String>,
     /// Whether the webhook fills in the fields that the restricted Pod Security Standard requires.
     pub restricted: bool,
@@ -172,8 +173,8 @@ impl Lifetimes {
         if is_excepted { Self { max: None, required: false, ..self } } else { self }
     }
 
-    /// Returns how long a pod may live if its annotation gives `said`; `None` if there is no limit. `said` is `None` if
-    /// the annotation is absent or does not parse.
+    /// Returns how long a pod may live; `None` if there is no limit. `said` is the lifetime in the pod's annotation;
+    /// `None` if the annotation is absent or does not parse.
     #[must_use]
     pub fn of(&self, said: Option<Duration>) -> Option<Duration> {
         let max = self.max.map(Duration::from_secs);
@@ -190,8 +191,8 @@ pub struct UidRules {
     /// Whether pods get `supplementalGroupsPolicy: Strict` (Kubernetes 1.33). Without it, the `/etc/group` of an image
     /// adds groups.
     pub strict_groups: bool,
-    /// Whether containers may escalate privileges: a setuid file of an image can then become any uid. Rules that an
-    /// older daemon wrote do not have this key.
+    /// Whether containers may escalate privileges: a process that runs a setuid file of an image can then become any
+    /// uid. Rules that an older daemon wrote do not have this key.
     #[serde(default)]
     pub privilege_escalation: bool,
 }
@@ -201,7 +202,7 @@ pub struct UidRules {
 #[serde(deny_unknown_fields)]
 pub struct ImageRules {
     pub mode: Mode,
-    /// `registry[:port][/path]`, with placeholders. Each permits this path and everything beneath it.
+    /// `registry[:port][/path]`, with placeholders. Each entry permits this path and everything beneath it.
     pub allow: Vec<String>,
     /// Whether only references with a digest are permitted.
     pub digest: bool,

@@ -8,10 +8,11 @@ use std::ops::{Bound, Index, RangeBounds};
 use std::slice;
 use std::sync::Arc;
 
-/// The maximum number of entries of a part. It is small, because a write to a shared part copies all of its entries.
+/// The maximum number of entries of a part. The maximum is small, because a write to a shared part copies all entries
+/// of the part.
 const MOST: usize = 64;
 
-/// A sorted map of shared parts. A clone only copies a pointer. A change of a shared map copies one part.
+/// A sorted map of shared parts. A clone only copies a pointer. A change of a map that has clones copies one part.
 #[derive(Clone)]
 pub struct SharedMap<K, V> {
     /// No part is empty. Each part is sorted, and its keys are lower than those of the next part.
@@ -53,7 +54,7 @@ impl<K, V> SharedMap<K, V> {
         self.iter().map(|(_, value)| value)
     }
 
-    /// Whether both maps share all parts: one is a copy of the other, and neither was changed since.
+    /// Whether both maps share all parts: one is a copy of the other, and neither has changed since.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.parts, &other.parts)
@@ -171,7 +172,7 @@ impl<K: Ord, V> SharedMap<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
-    /// Inserts or replaces an entry. Returns the value before.
+    /// Inserts or replaces an entry. Returns the previous value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let at = self.part_of(&key);
         let parts = Arc::make_mut(&mut self.parts);

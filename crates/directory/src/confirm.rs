@@ -1,5 +1,5 @@
-//! Checks whether single accounts exist that a read did not show. Each server of the source that is not behind is asked
-//! for them by their immutable ids, beneath the whole suffix.
+//! Looks up single accounts that a read did not show. Each server of the source that is not behind is asked for them by
+//! their immutable ids, beneath the whole suffix.
 
 use std::collections::BTreeMap;
 
@@ -35,8 +35,9 @@ pub async fn confirm(
     join_all(asked).await;
 }
 
-/// Returns what the servers of `source` answer about the accounts that are `due`; `None` if it has no servers. The
-/// server that `answered` the read is preferred among equally fresh ones. If the future is dropped, the look-up ends.
+/// Returns what the servers of `source` answer about the accounts that are `due`; `None` if the source has no servers.
+/// The server that `answered` the read is preferred among equally fresh servers. If the future is dropped, the look-up
+/// ends.
 pub async fn look_up(
     source: &SourceConfig,
     pass: &Pass,

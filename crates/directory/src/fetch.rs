@@ -28,11 +28,11 @@ use crate::sync::kept::{ServerHistory, SyncCache};
 /// How much a pass reads.
 #[derive(Debug, Clone)]
 pub enum Pass {
-    /// Everything, and nothing is cached: a command that runs once.
+    /// Everything, without a cache: for a command that runs once.
     Once,
     /// The changes since the last pass, if the source can report them.
     Changes(SyncCache),
-    /// Everything. Then the cache, which was built from changes, is compared with it.
+    /// Everything. Afterwards the cache, which was built from changes, is compared with the result.
     Whole(SyncCache),
 }
 
@@ -47,7 +47,7 @@ impl Pass {
     }
 }
 
-/// What the ledger knows about the servers of each source, by the source's name.
+/// The ledger's knowledge of the servers of each source, by the source's name.
 pub type Known = BTreeMap<String, LastRead>;
 
 /// The replication state that the servers of a source showed last.
@@ -62,7 +62,7 @@ pub struct LastRead {
 }
 
 /// Reads `sources`, which are in order of precedence, and merges the reads without a ledger. Accounts that expired
-/// before `now` are disabled. If the future is dropped, all reads end, and the cache of each source stays as it was.
+/// before `now` are disabled. If the future is dropped, all reads end, and the caches stay as they were.
 ///
 /// # Panics
 ///
@@ -73,8 +73,9 @@ pub async fn fetch(sources: &[SourceConfig], pass: &Pass, policy: &Policy, now: 
     merge::merge(reads, BTreeSet::new(), policy, &LedgerState::default())
 }
 
-/// Like [`fetch`], but a server that is behind what the ledger knows about it is not used, and the reads are not merged
-/// yet: the ledger, which says who already has a name, may change until the last of them has answered.
+/// Like [`fetch`], with two differences. A server that is behind the state that the ledger knows of it is not used. The
+/// reads are not merged yet, because the merge needs the ledger (who already has a name), and the ledger may change
+/// until the last source has answered.
 ///
 /// # Panics
 ///
@@ -95,7 +96,7 @@ pub async fn fetch_after(
     DirectorySnapshot { reads: join_all(reads).await, ..DirectorySnapshot::default() }
 }
 
-/// Returns what is known about the servers of `source` before one is asked.
+/// Returns what is known about the servers of `source` before a server is asked.
 pub(crate) fn servers(source: &SourceConfig, pass: &Pass, known: &Known) -> ServerHistory {
     let known = known.get(&source.name).cloned().unwrap_or_default();
     match pass {
@@ -104,8 +105,8 @@ pub(crate) fn servers(source: &SourceConfig, pass: &Pass, known: &Known) -> Serv
     }
 }
 
-/// Runs `asking` on its own thread and counts its pages in `steps`. A connection and its reader exchange every entry;
-/// waking another thread for each takes longer than reading the entry. Nothing else in the daemon waits while many
+/// Runs `asking` on its own thread and counts its pages in `steps`. A connection hands every entry to its reader, and
+/// waking another thread for each entry takes longer than reading it. Nothing else in the daemon waits while many
 /// entries are checked. If the future is dropped, `asking` ends.
 pub(crate) async fn apart<T, A>(steps: Option<Arc<AtomicU64>>, asking: A) -> T
 where

@@ -1,7 +1,7 @@
-//! Reads entries from LDIF files (RFC 2849), as `slapcat` and `ldapsearch -LLL` write them, or people by hand.
+//! Reads entries from LDIF files (RFC 2849), as `slapcat`, `ldapsearch -LLL` and people write them.
 //!
 //! Only content records are supported. A change record, a value in another file (`<`) or an invalid line makes the read
-//! partial, with file and line. The entries before it are used.
+//! partial; the problem names the file and the line. The entries before that line are used.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -132,8 +132,8 @@ async fn read_file(file: &Path, entries: &mut Vec<RawEntry>, problems: &mut Vec<
 const YOUNG: Duration = Duration::from_secs(5);
 /// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(250);
-/// After this many checks, a file that was just written is old enough. If it is still being written, the next cycle
-/// reads it.
+/// After this many checks, a file that was new at the first check is old enough. If it is still being written, the next
+/// cycle reads it.
 const TRIES: usize = 28;
 
 /// Returns the content of a file after its last write.

@@ -1,4 +1,4 @@
-//! Counts the pages of a read, so that a read that hangs can be told from one that takes long.
+//! Counts the pages of a read, so that a read that hangs can be distinguished from a slow read.
 //!
 //! Each read has its own thread (see [`fetch`](crate::fetch)), and the counter belongs to that thread. So functions
 //! that ask for pages need no counter as a parameter.
@@ -11,7 +11,7 @@ thread_local! {
     static STEPS: RefCell<Option<Arc<AtomicU64>>> = const { RefCell::new(None) };
 }
 
-/// Counts the pages that this thread reads in `steps`, until it is dropped.
+/// Counts the pages that this thread reads until the value is dropped.
 pub(super) struct Counting;
 
 impl Counting {

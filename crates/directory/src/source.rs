@@ -18,7 +18,7 @@ pub use crate::entry::preset::{AttributeNames, PRESETS, Preset};
 pub use crate::keycloak::KeycloakConfig;
 
 /// Entries that are requested in one page. Servers commonly allow 1,000 to 2,000 (Active Directory: 1,000). Smaller
-/// pages cost round trips (100: twice the time of 1,000), larger ones only need more memory.
+/// pages cost round trips (a page size of 100 takes twice the time of 1,000), and larger pages only need more memory.
 pub const PAGE_SIZE: u32 = 1000;
 /// How long TCP, `StartTLS` and the TLS handshake together may take before the next URL is tried.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,8 +29,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// minutes.
 pub const DEADLINE: Duration = Duration::from_mins(30);
 
-/// A directory to read. Two are equal if they are read in the same way, including the password: after a reload, a
-/// running source restarts if its configuration differs.
+/// A directory to read. Two configurations are equal if they are read in the same way, including the password: after a
+/// reload, a running source restarts if its configuration differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceConfig {
     /// The name that the ledger records with every account.
@@ -185,7 +185,7 @@ pub struct Tree {
     pub strip_prefix: Option<String>,
 }
 
-/// What is wrong in a `[[source]]`, and how to correct it.
+/// A mistake in a `[[source]]`, and how to correct it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {why}")]
 pub struct SourceError {
@@ -233,7 +233,7 @@ impl SourceConfig {
         }
     }
 
-    /// Returns how long the source is not read again after an answer; zero if it is read in each cycle.
+    /// Returns the shortest time between two reads of the source; zero if it is read in each cycle.
     #[must_use]
     pub const fn interval(&self) -> Duration {
         match &self.kind {
@@ -257,16 +257,16 @@ impl SourceConfig {
         matches!(&self.kind, SourceKind::Ldap(LdapConfig { way: Way::Persist, .. }))
     }
 
-    /// Whether a server can report changes of this source. It cannot if `memberOf` is read: servers write it into
-    /// people's entries without reporting a change of these entries.
+    /// Whether a server can report changes of this source. A server cannot if `memberOf` is read: servers write
+    /// `memberOf` into people's entries without reporting a change of these entries.
     #[must_use]
     pub const fn tells_changes(&self) -> bool {
         matches!(self.kind, SourceKind::Ldap(_)) && !self.attributes.windows && self.attributes.member_of.is_empty()
     }
 
-    /// Checks that the server shows the members of groups. A global catalogue shows groups other than universal ones
-    /// without their members. A server without range retrieval (everything but Active Directory) would show all groups
-    /// without members. Both would look like empty groups.
+    /// Checks that the server shows the members of groups. A global catalogue shows the members of universal groups
+    /// only. A server without range retrieval (everything but Active Directory) would show all groups without members.
+    /// In both cases, the groups would look empty.
     fn check_members(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
         if !self.attributes.windows && ldap.members_at_once.is_some() {
             return Err(SourceError::new("members_at_once", "only Active Directory gives members in parts".to_owned()));
@@ -442,7 +442,7 @@ impl ServerUrl {
         Some(Self { tls, host: host.to_owned(), port, socket: None })
     }
 
-    /// Whether nobody on the network can read the connection.
+    /// Whether the connection is protected from others on the network.
     #[must_use]
     pub const fn is_private(&self) -> bool {
         self.tls || self.socket.is_some()

@@ -1,5 +1,5 @@
-//! The TLS configuration of directory clients: which issuers they trust (the configured ones, or the system's if none
-//! is configured), and their own certificate, if one is configured.
+//! The TLS configuration of directory clients: the issuers that they trust (the configured issuers, or the system's if
+//! none is configured), and their own certificate, if one is configured.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub enum TlsError {
     Empty(&'static str),
     #[error("client_certificate or client_key is not PEM")]
     IdentityPem(#[source] pem::Error),
-    /// They are not a pair, or `ring` does not support the type of the key.
+    /// The certificate and the key are not a pair, or `ring` does not support the type of the key.
     #[error("client_certificate and client_key cannot be used")]
     Identity(#[source] rustls::Error),
     /// Never happens: `ring` supports the default protocol versions. The variant avoids an `expect`.

@@ -18,7 +18,7 @@ pub struct Prefix {
     pub allow_create: bool,
 }
 
-/// The limits for requests, which the server checks, and then the worker again.
+/// The limits for requests. The server checks them first, and then the worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds {
@@ -77,7 +77,8 @@ impl Bounds {
         Err(HomeError::PathNotAllowed { path: target.kubeconfig.clone() })
     }
 
-    /// Whether the file system that had the target's home is no longer mounted, and root knows it.
+    /// Whether root listed a former mount point that contains the target's recorded mount or, without a record, its
+    /// home.
     #[must_use]
     pub fn is_former(&self, target: &HomeTarget) -> bool {
         let place = target.mount.as_ref().unwrap_or(&target.home);

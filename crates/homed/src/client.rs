@@ -16,7 +16,8 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
-/// Time to wait beyond the server's own deadlines. The server answers when they pass, so only a dead server is later.
+/// Time to wait beyond the server's own deadlines. A live server answers at its deadlines at the latest, so a server
+/// that takes longer is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a request failed.
@@ -29,7 +30,7 @@ pub enum HomedClientError {
         #[source]
         source: std::io::Error,
     },
-    /// The connection broke, and a second one too.
+    /// The connection broke, and so did the second attempt.
     #[error("the connection to bursar-homed broke: see `journalctl -u bursar-homed`")]
     Broken(#[source] std::io::Error),
     /// The server gave no answer, not even a timeout.
@@ -111,8 +112,8 @@ impl HomedClient {
     }
 
     async fn converse(&self, mut stream: UnixStream, line: &[u8]) -> std::io::Result<Vec<u8>> {
-        // A server that refuses the client sends the reason and closes without reading. The reason is worth more than
-        // the error of the write.
+        // A server that refuses the client sends the reason and closes without reading. That reason is reported rather
+        // than the error of the write.
         let sent = stream.write_all(line).await;
         let mut answer = Vec::with_capacity(4096);
         while !answer.ends_with(b"\n") {
@@ -132,7 +133,7 @@ impl HomedClient {
 }
 
 /// Returns the number of concurrent requests for each of `prefixes` prefixes, and for homes elsewhere. All shares
-/// together do not exceed the connections, so that an export that hangs takes none from another.
+/// together do not exceed the connections, so that an export that hangs takes no connection from another.
 fn share(prefixes: usize) -> usize {
     (DAEMON_CONNECTIONS / (prefixes + 1)).clamp(1, MAX_CONCURRENT)
 }

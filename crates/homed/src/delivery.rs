@@ -25,7 +25,7 @@ const BACKUP: &str = ".bursar-backup-";
 /// it.
 const HALF_WRITTEN: i128 = 60_000_000_000;
 
-/// The room, in bytes, for what the planned entries lack: a certificate and its key, or the files of a token.
+/// Bytes reserved for what planned entries do not have yet: a certificate and its key, or the files of a token.
 const SECRET_BYTES: usize = 8 * 1024;
 
 /// Returns the room in bytes that a delivery needs. Until the rename, the old file exists too, and so does the copy of
@@ -39,7 +39,7 @@ fn room(delivered: &Delivered) -> usize {
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) home: &'a Home,
-    /// Relative to the home.
+    /// The path of the kubeconfig, relative to the home.
     pub(super) file: &'a Path,
     pub(super) patience: Patience,
     /// The time for the name of a backup, `20260131T235959Z` in UTC.
@@ -106,7 +106,7 @@ fn refuse_half_written(directory: &Directory<'_>, name: &Path, existing: &Existi
     Err(HomeError::InUse { path: directory.path_of(name), why })
 }
 
-/// Whether the error says that something which we did not make has the name of a file or folder of ours.
+/// Whether the error says that a file or folder that we did not make has one of our names.
 fn is_not_ours(error: &HomeError) -> bool {
     matches!(
         error,
@@ -180,9 +180,9 @@ impl Place<'_> {
         })
     }
 
-    /// Tests whether the kubeconfig can be edited and a file of its size be written. If `planned` is given, tests
-    /// whether those entries can be merged and written now, because a credential is issued next: the test takes the
-    /// lock and needs the room that the delivery will need. It is given with the names that count as ours.
+    /// Tests whether the kubeconfig can be edited and a file of its size be written. If `planned` is given, also tests
+    /// whether the planned entries can be merged and written, because a credential is issued next. This test takes the
+    /// lock and needs the room that the delivery will need. `planned` also has the names that count as ours.
     pub(super) fn test_write(
         &self,
         planned: Option<(&PlannedEntries, &[String])>,
@@ -203,7 +203,7 @@ impl Place<'_> {
                     keeps.set(delivered.kept.is_some());
                     Ok(room(&delivered))
                 }
-                // Removing nothing makes the same demands on the text as adding entries.
+                // Removing nothing checks the same conditions as adding entries.
                 None => kubeconfig::remove(text, &EntryNames::default()).map(|_| 0),
             });
             match tried {
@@ -305,7 +305,8 @@ impl Place<'_> {
     }
 
     pub(super) fn remove(&self, names: &EntryNames) -> Result<Answer, HomeError> {
-        // Its error is returned last: token files that cannot be removed must not keep our key in the kubeconfig.
+        // An error of this call is returned last: token files that cannot be removed must not keep our key in the
+        // kubeconfig.
         let gone = self.remove_token(&names.user);
         let Some(directory) = self.home.directory_of(self.file)? else { return Ok(Answer::Removed { changed: gone? }) };
         // A killed worker may have left a temporary file with a key.
@@ -387,7 +388,7 @@ impl Place<'_> {
                 self.put_beside(&directory, &Beside { kept: None, junk: junk.clone() })?;
                 kept.as_ref().map(|kept| directory.temporary(kept.as_bytes())).transpose()
             },
-            // Only now: until the rename, the copy that is restored may be the only one.
+            // The kept copy is replaced only now, because until the rename it may be the only copy.
             |replaced| replaced.map_or(Ok(()), |replaced| replaced.put(&kept_name)),
         )?;
         let (_, is_without_ours) = exchanged.value;
@@ -399,10 +400,10 @@ impl Place<'_> {
         Some(self.file.parent()?.join(folder(user)?).join(name))
     }
 
-    /// Opens our user's folder, which has the file `path`. `None` if there is none, or something else has its name: then
-    /// it has nothing of ours.
+    /// Opens our user's folder, which has the file `path`. `None` if it does not exist, or if something that is not
+    /// ours has its name.
     fn our_folder(&self, path: &Path) -> Result<Option<Directory<'_>>, HomeError> {
-        // Errors of the folders above are reported.
+        // Errors of the folders above our folder are returned.
         if self.home.directory_of(self.file)?.is_none() {
             return Ok(None);
         }

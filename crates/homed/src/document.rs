@@ -35,25 +35,25 @@ pub enum DocumentError {
     /// The text is not YAML for kubectl either.
     #[error("it does not parse as YAML at line {line}, column {column}")]
     Syntax {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: usize,
-        /// Counted from 1.
+        /// The column, counted from 1.
         column: usize,
     },
     /// The text is not YAML 1.2, but kubectl may read it, or may stop reading before the fault.
     #[error("it does not parse at line {line}, column {column}; kubectl may read it (see `kubectl config view --raw`)")]
     Unusual {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: usize,
-        /// Counted from 1.
+        /// The column, counted from 1.
         column: usize,
     },
     /// A character that YAML 1.1 refuses, or reads as a line break or a byte order mark where YAML 1.2 reads text.
     #[error("line {line} has a raw {name}, which kubectl does not read as text: write it in quotes as \\u{code:04X}")]
     Character {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: usize,
-        /// For example `U+2028 (line separator)`.
+        /// The name of the character, for example `U+2028 (line separator)`.
         name: String,
         /// The code point.
         code: u32,
@@ -61,7 +61,7 @@ pub enum DocumentError {
     /// A line is indented by a tab, which kubectl does not accept.
     #[error("line {line} is indented by a tab, which kubectl does not read: use spaces")]
     Tab {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: usize,
     },
     /// The text has more than one YAML document (`---`).
@@ -84,9 +84,9 @@ pub enum DocumentError {
 /// How a scalar is written, which decides whether a reader can take it for a number, a boolean or null.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Without quotes: the reader decides on the type.
+    /// A text without quotes: the reader decides on the type.
     Plain,
-    /// In quotes: a string.
+    /// A string in quotes.
     Quoted,
     /// A string after `|` or `>`. The writer makes it a block again if a simple block can hold it.
     Block,
@@ -108,7 +108,7 @@ pub struct Place {
 /// A node with its tag, if it has one.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// As written, e.g. `!!binary` or `!<tag:example.com,2000:x>`.
+    /// The tag as written, e.g. `!!binary` or `!<tag:example.com,2000:x>`.
     pub tag: Option<String>,
     pub value: Value,
     pub place: Place,
@@ -157,7 +157,7 @@ impl Node {
         Self { tag: None, value, place: Place::default() }
     }
 
-    /// Returns a string: plain if every reader takes the text for a string, else quoted.
+    /// Returns a string: plain if every reader takes the text for a string, otherwise quoted.
     #[must_use]
     pub fn string(text: impl Into<String>) -> Self {
         let text = text.into();
@@ -229,7 +229,8 @@ pub struct Document<'text> {
     pub language: Language,
     /// `None` if the text has only white space and comments, or null.
     pub root: Option<Node>,
-    /// The bytes that a new root replaces if there is no root: those of the null, or the end of the text.
+    /// The bytes that a new root replaces if there is no root: the bytes of the null, or the empty range at the end of
+    /// the text.
     pub vacancy: std::ops::Range<usize>,
 }
 

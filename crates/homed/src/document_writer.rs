@@ -122,7 +122,7 @@ fn write_block(out: &mut String, text: &str, indent: usize) {
 }
 
 /// Writes a string in JSON's quotes, which are valid in YAML too. Control characters and Unicode line breaks are
-/// escaped, because YAML 1.1 gives some of them a meaning, and a terminal could obey others.
+/// escaped, because YAML 1.1 gives some of them a meaning, and a terminal could execute others.
 fn write_quoted(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {

@@ -161,7 +161,8 @@ pub(super) fn is_the_groups(prefix: &Path, target: &HomeTarget) -> Result<bool, 
     Ok(found.st_gid == target.gid && Mode::from_raw_mode(found.st_mode).contains(groups))
 }
 
-/// Marks a home whose skeleton is being copied. If the worker is killed, the next worker finds it and continues.
+/// Marks a home whose skeleton is being copied. If the worker is killed, the next worker finds the mark and continues
+/// the copy.
 const UNFINISHED: &str = ".bursar-skeleton";
 /// The name of a file of the skeleton until it is complete.
 const TEMPORARY: &str = ".bursar-skeleton.tmp";

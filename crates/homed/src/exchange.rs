@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 use crate::files::{Directory, Existing, IN_HOME};
 
 /// If a file changed within this time, another program may still be writing it. The time is also longer than one tick
-/// of the file system's clock (at most 10 ms), within which a second change could not be told from the first.
+/// of the file system's clock (at most 10 ms), within which two changes get the same timestamp.
 const MOMENT: Duration = Duration::from_millis(100);
 /// The pause between two checks of another program's lock. kubectl holds its lock for some milliseconds.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// client-go never overrides a lock, and asks the user to delete it.
 const ABANDONED: Duration = Duration::from_mins(1);
 /// The number of merges before the lock is released. A program that changes the file this often ignores the lock
-/// anyway, and programs that respect the lock wait for it.
+/// anyway, and others must not wait for our lock meanwhile.
 const ROUNDS: u32 = 3;
 
 /// The content of our locks. Their mode, which they have from the start, distinguishes them too: kubectl's locks have
@@ -67,9 +67,9 @@ pub(super) struct Exchanged<T> {
     pub(super) overridden: Option<u64>,
 }
 
-/// Replaces a file with what `merge` makes of it. If another program changes the file meanwhile, `merge` is called
-/// again. `before` gets the value of `merge` when only the rename is left; it can be called more than once. After the
-/// rename, `after` gets what `before` returned.
+/// Replaces a file with the content that `merge` returns. If another program changes the file meanwhile, `merge` is
+/// called again. `before` gets the value of `merge` immediately before the rename; it can be called more than once.
+/// After the rename, `after` gets what `before` returned.
 pub(super) fn exchange<T, B>(
     directory: &Directory<'_>,
     name: &Path,
@@ -78,7 +78,7 @@ pub(super) fn exchange<T, B>(
     before: impl Fn(&T) -> Result<B, HomeError>,
     after: impl FnOnce(B) -> Result<(), HomeError>,
 ) -> Result<Exchanged<T>, HomeError> {
-    // Only here, before this function makes a temporary file: `sweep` removes all of them.
+    // `sweep` removes all temporary files, so it is called only here, before this function makes one.
     directory.sweep();
     sweep_lock(directory, name);
     let mut lock: Option<Lock<'_, '_>> = None;
@@ -87,7 +87,7 @@ pub(super) fn exchange<T, B>(
         let existing = read(directory, name)?;
         let merged = merge(existing.as_ref());
         if merged.is_err() && !is_still(directory, name, existing.as_ref(), None)? {
-            // The file has changed since it was read, so the error of `merge` proves nothing.
+            // The file has changed since it was read, so the error of `merge` may be about an incomplete file.
             give_up(directory, name, patience)?;
             continue;
         }
@@ -174,7 +174,8 @@ pub(super) fn settled(
 }
 
 /// Whether a file has not changed since it was read. `made_at` is the current time of the file system. If the file
-/// changed less than [`MOMENT`] before it, or `made_at` is `None`, the function waits and compares the content too.
+/// changed less than [`MOMENT`] before that time, or if `made_at` is `None`, the function waits and compares the
+/// content too.
 fn is_still(
     directory: &Directory<'_>,
     name: &Path,
@@ -193,7 +194,7 @@ fn is_still(
     Ok(directory.version(name)? == Some(existing.version))
 }
 
-/// Identifies a state of a file without its content: a replaced or rewritten file has another version.
+/// Identifies a state of a file without its content: a file that is replaced or rewritten gets another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     inode: u64,
@@ -218,8 +219,8 @@ impl Version {
         self.modified
     }
 
-    /// Returns when a file was made that was not changed since. A user can set the modification time. A time later than
-    /// the last change of the inode is ignored, so a lock dated tomorrow counts as new.
+    /// Returns when a file was made, if it was not changed since. A user can set the modification time, so a time later
+    /// than the last change of the inode is ignored: a lock dated tomorrow counts as new.
     fn made_at(&self) -> i128 {
         self.modified.min(self.changed)
     }

@@ -22,7 +22,7 @@ use crate::exchange::Version;
 use crate::mounts;
 
 /// The largest kubeconfig that is read, in bytes: the limit of a Secret in Kubernetes. Real kubeconfigs have some
-/// kilobytes. A sparse file of a terabyte costs a user nothing, and must cost us nothing.
+/// kilobytes. A user can make a sparse file of a terabyte at no cost, so the limit bounds what we read.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// The smallest size of a test write in bytes: a kubeconfig with two CA bundles. It is more than one block, so that
@@ -81,8 +81,8 @@ pub(super) fn mount_of(folder: &Path) -> Option<PathBuf> {
     folder.ancestors().find(is_mounted).map(Path::to_owned)
 }
 
-/// Whether a file system is mounted at `place`. If the call fails with any error other than a missing folder, this
-/// returns `true`, because the error is reported when the home is opened.
+/// Whether a file system is mounted at `place`. Returns `true` if the call fails with any error other than a missing
+/// folder, because that error is reported when the home is opened.
 pub(super) fn is_mount_point(place: &Path) -> bool {
     match fs::statx(CWD, place, AtFlags::empty(), StatxFlags::TYPE) {
         Ok(found) => found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
@@ -278,7 +278,7 @@ impl Directory<'_> {
         fs::openat2(&self.held, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), IN_HOME)
     }
 
-    /// Returns the metadata of the file with this name. Links are not followed.
+    /// Returns the metadata of the file with this name; `None` if it does not exist. Links are not followed.
     pub(super) fn look(&self, name: &Path) -> Result<Option<Stat>, HomeError> {
         match self.place(name) {
             Ok(place) => fs::fstat(&place).map(Some).map_err(|errno| self.failed("fstat", name, errno)),
@@ -399,8 +399,8 @@ impl Directory<'_> {
         }
     }
 
-    /// Tests whether so many bytes, and at least a usual kubeconfig, can be written here: writes a file and removes it.
-    /// Returns the current time of the file system, in nanoseconds since 1970.
+    /// Tests whether this many bytes, or at least the size of a usual kubeconfig, can be written here, by writing a
+    /// file and removing it. Returns the current time of the file system, in nanoseconds since 1970.
     pub(super) fn test_write(&self, bytes: usize) -> Result<i128, HomeError> {
         self.sweep();
         let temporary = temporary_name();
@@ -471,8 +471,8 @@ fn temporary_name() -> PathBuf {
     PathBuf::from(format!("{TEMPORARY_PREFIX}{}{TEMPORARY_SUFFIX}", uuid::Uuid::new_v4().simple()))
 }
 
-/// Returns the errno of an error of the standard library; for an error without one, ENOSPC if it says that storage is
-/// full, else EIO.
+/// Returns the errno of an error of the standard library. If the error has none, returns ENOSPC if its kind is "storage
+/// full", otherwise EIO.
 pub(super) fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::WriteZero => Errno::NOSPC,

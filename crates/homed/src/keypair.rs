@@ -41,7 +41,7 @@ const OUR_GROUPS: &str = "bursar:";
 const BEGIN: &str = "LS0tLS1CRUdJTi";
 
 /// Returns the text without the private keys of our certificates; `None` if it has none. Other keys stay. The text need
-/// not parse. The keys must go because Bursar will revoke their credentials.
+/// not parse. Our keys are removed because Bursar will revoke their credentials.
 pub(super) fn without_our_keys(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
     let mut pieces = Vec::new();

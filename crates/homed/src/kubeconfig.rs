@@ -37,7 +37,7 @@ pub enum KubeconfigError {
     /// One of the lists that we edit shares nodes with another place in the text.
     #[error("an anchor (`&`), an alias (`*`) or a merge key (`<<`) is in its `{0}`: write out what it stands for")]
     Shared(&'static str),
-    /// An entry has a key twice. Readers disagree about which of them counts.
+    /// An entry has a key twice. Readers disagree about which of the two counts.
     #[error("an entry of its `{0}` has a key twice")]
     Twice(&'static str),
     /// An entry with one of our names belongs to the user.
@@ -138,7 +138,8 @@ pub fn deliver(text: &str, entries: &KubeconfigEntries, taken: &[String]) -> Res
     Ok(Delivered { text, digest, kept })
 }
 
-/// Returns the text without those entries with these names that are ours; `None` if there are none.
+/// Returns the text without our entries with these names; `None` if it has none. Entries of the user with these names
+/// stay.
 pub fn remove(text: &str, names: &EntryNames) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
     let document = Document::parse(text)?;
     let Some(config) = Config::of(&document)? else { return Ok(None) };
@@ -199,8 +200,8 @@ pub fn put_back(text: &str, taken: &Taken) -> Result<Option<Zeroizing<String>>, 
     config.with(&taken.0, if is_unset { Current::Unset } else { Current::Users })
 }
 
-/// Returns the text without our entries; `None` if the user would miss nothing of the rest: it has no entry, no comment
-/// and no field other than those that kubectl writes by itself.
+/// Returns the text without our entries. `None` if the rest is not worth keeping: it has no entry, no comment and no
+/// field other than those that kubectl writes by itself.
 pub fn users_part_worth_keeping(text: &str) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
     let document = Document::parse(text)?;
     match Config::of(&document)? {
@@ -299,8 +300,8 @@ fn user_fields(user: &UserEntry) -> Vec<(&'static str, Option<Node>)> {
             ("client-certificate-data", Some(Node::string(STANDARD.encode(certificate_pem)))),
             ("client-key-data", Some(Node::string(STANDARD.encode(key_pem.expose())))),
         ],
-        // Relative to the folder of the kubeconfig (client-go, `clientcmd.ResolveLocalPaths`), because hosts mount the
-        // same home at different paths.
+        // The path is relative to the folder of the kubeconfig (client-go, `clientcmd.ResolveLocalPaths`), because
+        // hosts mount the same home at different paths.
         UserProof::Token(_) => vec![("tokenFile", Some(Node::string(format!("{}/{TOKEN}", user.name))))],
         UserProof::Login(login) => vec![("exec", Some(plugin("kubectl", &login.arguments(), "IfAvailable")))],
         UserProof::Notice(notice) => vec![("exec", Some(plugin("sh", &notice.arguments(), "Never")))],

@@ -55,10 +55,10 @@ fn merged(text: &str) -> String {
 }
 
 fn refused(text: &str) -> String {
-    merge(text, &entries(), &[]).expect_err("it must be refused").to_string()
+    merge(text, &entries(), &[]).expect_err("the text must be refused").to_string()
 }
 
-/// Returns the top-level pairs of a file without empty ones: a list that is null or empty, and an empty
+/// Returns the top-level pairs of a file, except empty ones: a list that is null or empty, and an empty
 /// `current-context`, count as missing.
 fn content(text: &str) -> Vec<(Node, Node)> {
     let Some(root) = Document::parse(text).expect("the text parses").root else { return Vec::new() };
@@ -102,7 +102,7 @@ fn a_new_file_is_what_kubectl_would_write() {
     assert!(text.starts_with("apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: "), "{text}");
     assert!(text.contains("\n    server: https://10.0.0.1:6443\n  name: toolforge\n"), "{text}");
     assert!(text.contains("\ncurrent-context: toolforge\nkind: Config\npreferences: {}\nusers:\n"), "{text}");
-    let config: kube::config::Kubeconfig = kube::config::Kubeconfig::from_yaml(&text).expect("kube reads it");
+    let config: kube::config::Kubeconfig = kube::config::Kubeconfig::from_yaml(&text).expect("kube can read the text");
     assert_eq!(
         config.contexts[1].context.as_ref().expect("the context has content").namespace.as_deref(),
         Some("tool-foo")
@@ -353,7 +353,7 @@ proptest! {
         // Removing our entries restores the original content.
         let removed = remove(&with_ours, &names).expect("the entries can be removed").expect("the text changes");
         let mut before = content(&text);
-        // A current context that had our name before the merge counts as ours and is removed.
+        // A current context that had our name before the merge counts as ours, and is removed.
         before.retain(|(key, value)| key.text() != Some("current-context") || value.text() != Some("toolforge"));
         prop_assert_eq!(before, content(&removed));
         prop_assert_eq!(remove(&removed, &names).expect("the entries can be removed"), None);
@@ -592,7 +592,7 @@ fn entries_of_a_removed_endpoint_are_removed_and_the_users_own_stay() {
     let before = before.replace("clusters:\n", &format!("clusters:\n{tunnel}"));
     let delivered = deliver(&before, &with(&["prod"]), &[]).expect("the text can be merged");
     let after = delivered.text.expect("the text changes").to_string();
-    // What is removed could be the user's own, so a copy is kept.
+    // A removed entry could be the user's own, so a copy is kept.
     let kept = delivered.kept.expect("the user's part is worth keeping");
     assert!(kept.contains("prod-out") && !kept.contains("client-key-data"), "{}", *kept);
     let config = kube::config::Kubeconfig::from_yaml(&after).expect("the text is a kubeconfig");

@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn an_open_directory_has_the_mount_point_of_its_path() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         for path in [Path::new("/proc/self"), folder.path()] {
             let open = std::fs::File::open(path).expect("the folder is readable").into();
             assert_eq!(of_open_directory(&open), crate::files::mount_of(path), "{}", path.display());

@@ -22,7 +22,7 @@ const CA: &str = "certificate-authority-data";
 /// The relations between the contexts and clusters of a text.
 pub(super) struct Standing<'a> {
     contexts: Vec<Context<'a>>,
-    /// By context name: whether all contexts with that name are ours.
+    /// Whether all contexts with a name are ours, by that name.
     ours: BTreeMap<&'a str, bool>,
     /// Clusters that one of our contexts names.
     reached_by_us: BTreeSet<&'a str>,
@@ -66,7 +66,7 @@ impl<'a> Standing<'a> {
     }
 
     /// Returns the first entry that has one of our names and is not ours. Entries with a name in `taken` count as ours:
-    /// root lists there the names that a former system used.
+    /// root listed the names that a former system used.
     pub(super) fn foreign(&self, entries: &KubeconfigEntries, taken: &[String]) -> Option<String> {
         let is_taken = |name: &String| taken.contains(name);
         for context in entries.contexts.iter().filter(|context| !is_taken(&context.name)) {
@@ -94,7 +94,8 @@ impl<'a> Standing<'a> {
     pub(super) fn stale(&self, entries: &KubeconfigEntries) -> EntryNames {
         let wanted: BTreeSet<&str> = entries.contexts.iter().map(|context| context.name.as_str()).collect();
         let new = entries.clusters.iter().map(|cluster| STANDARD.encode(&cluster.ca_pem));
-        // If the CA changes together with the endpoints, the removed one has the CA that the others still have.
+        // If the CA changes together with the endpoints, entries of a removed endpoint still have the CA that the other
+        // entries in the file have.
         let names = entries.clusters.iter().flat_map(|cluster| self.named(&cluster.name));
         let old = names.filter_map(|cluster| inner(cluster, "cluster", CA)).map(str::to_owned);
         let authorities: BTreeSet<String> = new.chain(old).collect();
@@ -114,7 +115,7 @@ impl<'a> Standing<'a> {
         self.removable(&EntryNames { clusters: names.clone(), user: entries.user.name.clone(), contexts: names })
     }
 
-    /// Returns our entries with these names, and those that we wrote for endpoints that the caller no longer knows.
+    /// Returns our entries with these names, and our entries for endpoints that the caller no longer knows.
     pub(super) fn all_of(&self, names: &EntryNames) -> EntryNames {
         let mut all = names.clone();
         for name in self.named_after(&names.user) {
@@ -124,7 +125,7 @@ impl<'a> Standing<'a> {
         self.removable(&all)
     }
 
-    /// Returns those of our users that contexts name.
+    /// Returns the names of our users that some context uses.
     pub(super) fn our_users(&self) -> impl Iterator<Item = &'a str> + '_ {
         self.contexts.iter().filter_map(|context| context.user).filter(|user| is_our_user(user))
     }
@@ -144,7 +145,7 @@ impl<'a> Standing<'a> {
         self.contexts.iter().filter_map(move |context| context.written_for(user))
     }
 
-    /// Returns those of `names` whose entries are ours and that no remaining context needs.
+    /// Returns the names in `names` whose entries are ours and are not needed by any remaining context.
     fn removable(&self, names: &EntryNames) -> EntryNames {
         let is_ours = |name: &&String| self.ours.get(name.as_str()).is_none_or(|ours| *ours);
         let contexts: BTreeSet<&str> = names.contexts.iter().filter(is_ours).map(String::as_str).collect();

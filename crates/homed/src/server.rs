@@ -28,13 +28,13 @@ use crate::bounds::{Bounds, Prefix, is_plain_relative};
 /// The settings of the server. All of them come from its command line.
 #[derive(Clone, Debug)]
 pub struct HomedSettings {
-    /// What requests may do.
+    /// The limits for requests.
     pub bounds: Bounds,
     /// The only uid that may send requests.
     pub client_uid: u32,
     /// The most time that a worker may take, and before that, the most time that a request waits for a worker.
     pub deadline: Duration,
-    /// How long an export that hangs is not used at first.
+    /// How long an export that hangs is left unused after its first failure.
     pub backoff: Duration,
     /// The most processor time of one worker, in seconds.
     pub cpu_seconds: u64,
@@ -131,7 +131,8 @@ pub async fn serve(
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accept");
-                    // The usual cause is a lack of file descriptors. Without a pause, the loop would only spin.
+                    // The usual cause is a lack of file descriptors. Without a pause, the loop would use the whole
+                    // processor.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }

@@ -1,11 +1,11 @@
-//! A small process that only forks: each request is done by a fork of it, which becomes the user.
+//! A small process that only forks: each request is handled by a fork, which becomes the user.
 //!
 //! Starting a program for each request would cost several times as much as the request itself. Therefore the server
 //! starts `bursar-homed spawner` once, with an empty environment, one thread and nothing in its memory. For each
 //! request, the server passes it two sockets. The fork ([`worker`](crate::worker)) gets one of them, and reads the
 //! request and writes the answer there. Through the other, the spawner sends the server a handle of the fork, so that
-//! the server can kill it. The spawner never sees a request. It ends with the server, and its forks end with it. If it
-//! ends earlier, the server starts another.
+//! the server can kill it. The spawner never sees a request. The spawner ends with the server, and its forks end with
+//! the spawner. If the spawner ends earlier, the server starts another.
 
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Result};
 use std::mem::MaybeUninit;
@@ -34,8 +34,8 @@ const PROGRAM: &str = "/proc/self/exe";
 /// request.
 const REAP_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// Runs the spawner: forks for each pair of sockets that arrives over standard input, until that ends. Returns in each
-/// child too, after its answer.
+/// Runs the spawner: forks for each pair of sockets that arrives over standard input, until standard input ends. Also
+/// returns in each child, after the child has answered.
 ///
 /// Must be called before any thread is started.
 #[must_use]
@@ -69,7 +69,7 @@ fn serve() -> Result<ExitCode> {
                 children += 1;
                 // No other process can have this number, because `reap` waits for the child only in the next turn.
                 let process = rustix::process::pidfd_open(child, PidfdFlags::empty())?;
-                // If the server has its answer already, it may have closed its end.
+                // A server that has its answer already may have closed its end of the socket.
                 let _ = send(life.as_fd(), &[process.as_fd()]);
             }
             // This request gets no answer, but the next fork may succeed.
@@ -78,11 +78,11 @@ fn serve() -> Result<ExitCode> {
     }
 }
 
-/// Waits for children that ended, and returns their number. Logs the signal of those that were killed, because nothing
-/// else reports it.
+/// Waits for children that ended, and returns their number. Logs the signal of each child that was killed, because
+/// nothing else reports it.
 ///
-/// If a child was stopped, its user did that. The child is killed, because at the deadline its export would count as
-/// late.
+/// If a child was stopped, its user stopped it. The child is killed, because otherwise its export would count as late
+/// at the deadline.
 fn reap() -> usize {
     let mut ended = 0;
     while let Ok(Some((child, status))) = rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -112,7 +112,7 @@ struct Running {
 /// A process for one request.
 #[derive(Debug)]
 pub(super) struct Worker {
-    /// Carries order and request to the worker, and its answer back. It reaches its end when the process ends.
+    /// Carries order and request to the worker, and the worker's answer back. The stream ends when the process ends.
     pub(super) socket: UnixStream,
     life: StdStream,
 }
@@ -174,7 +174,7 @@ fn pair() -> Result<(StdStream, StdStream)> {
     Ok((ours, theirs))
 }
 
-/// Sends these descriptors with one byte, which keeps them apart from the next ones.
+/// Sends these descriptors with one byte. The byte separates them from the next descriptors.
 fn send(socket: BorrowedFd<'_>, handed: &[BorrowedFd<'_>]) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -33,12 +33,12 @@ use crate::{authorized_keys, ensure, mounts};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Order {
-    /// What requests may do. The worker checks the request against it again.
+    /// The limits for requests. The worker checks the request against them again.
     pub(super) bounds: Bounds,
     /// The time for the name of a backup, `20260131T235959Z` in UTC. The worker does not read the clock.
     pub(super) date: String,
-    /// How long the worker may wait for other programs. The server waits longer, so that the worker can report this
-    /// itself.
+    /// How long the worker may wait for other programs. The server waits longer, so that the worker can report the
+    /// timeout itself.
     pub(super) patience: Duration,
     /// The most processor time that the worker may use, in seconds, so that one user's file does not slow all others.
     pub(super) cpu_seconds: u64,
@@ -69,7 +69,8 @@ impl Reply {
 pub(super) fn run(socket: UnixStream, parent: Pid) -> ExitCode {
     let reply = Reply { socket: Arc::new(socket), given: Arc::default() };
     let written = reply.give(read_and_obey(&reply, parent));
-    // The socket stays open until the process is gone, because its end tells the server so.
+    // The socket stays open until the process is gone, because the server takes the end of the stream for the end of
+    // the process.
     std::mem::forget(Arc::clone(&reply.socket));
     if written { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -140,7 +141,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
         _ => false,
     };
     become_user(target.uid, target.gid, &target.groups)?;
-    // When a process becomes another user, the kernel clears the signal that it gets at the death of its parent.
+    // When a process becomes another user, the kernel clears the process's parent-death signal.
     end_with(parent)?;
     let file = target.kubeconfig.as_path();
     let cpu = CpuLimit::set(order.cpu_seconds, reply, target.home.join(file))?;
@@ -167,7 +168,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
             }
             Ok(Answer::HomeReady { created })
         }
-        // Answered above, because there is no home to open.
+        // Answered above, before a home is opened.
         Work::TestCreate => Ok(Answer::Writable),
         Work::Inspect { names } => {
             let found = place.inspect(names)?;
@@ -222,13 +223,13 @@ fn not_mounted(target: &HomeTarget) -> Option<PathBuf> {
     let folder = target.home.parent()?;
     let is_without_homes = match std::fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_none(),
-        // The user may not list the folder, so the recorded mount below decides.
+        // If the user is not allowed to list the folder, the recorded mount below decides.
         Err(error) => error.kind() != ErrorKind::PermissionDenied || target.mount.is_none(),
     };
     if is_without_homes {
         return Some(folder.to_owned());
     }
-    // If each home is a mount of its own, nothing tells a home that is gone from one that is not mounted.
+    // If each home is a mount of its own, a home that is gone cannot be distinguished from a home that is not mounted.
     target.mount.clone().filter(|mount| mount_of(folder).as_ref() != Some(mount))
 }
 
@@ -248,7 +249,7 @@ fn check(work: &Work) -> Result<(), String> {
     }
 }
 
-/// Processor time between the limit, which the worker reports, and its death.
+/// Processor time between the limit, which the worker reports, and the kill.
 const CPU_GRACE_SECONDS: u64 = 2;
 
 /// The limit on the processor time of this process. The kernel ends the process silently, and the server could not tell
@@ -261,7 +262,8 @@ pub(super) struct CpuLimit {
     watched: Cell<bool>,
 }
 
-/// The size in bytes from which a file is watched. A smaller file cannot take seconds, because the merge is linear.
+/// The size in bytes from which [`CpuLimit`] watches the parsing of a file. A smaller file cannot take seconds, because
+/// the merge is linear.
 const LARGE: usize = 64 * 1024;
 
 impl CpuLimit {

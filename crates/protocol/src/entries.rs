@@ -103,11 +103,11 @@ pub struct OurEntries {
     pub users: BTreeSet<String>,
 }
 
-/// The most names of a list in an answer. The user decides how many the file has.
+/// The most names of a list in an answer. The user decides how many entries the file has.
 const MAX_TOLD_NAMES: usize = 100;
 
 impl OurEntries {
-    /// Whether there are none.
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.clusters.is_empty() && self.contexts.is_empty() && self.users.is_empty()
@@ -138,7 +138,7 @@ pub struct EntryNames {
 }
 
 impl EntryNames {
-    /// Checks that these can be names of Bursar's entries. Otherwise returns what is wrong.
+    /// Checks that these can be names of Bursar's entries. If not, returns the reason.
     pub fn check(&self) -> Result<(), String> {
         let mut all = self.clusters.iter().chain(&self.contexts).chain([&self.user]);
         if !is_our_user(&self.user) {
@@ -152,7 +152,7 @@ impl EntryNames {
 }
 
 impl KubeconfigEntries {
-    /// Checks that the entries are consistent. Otherwise returns what is wrong.
+    /// Checks that the entries are consistent. If not, returns the reason.
     pub fn check(&self) -> Result<(), String> {
         let names = self.names();
         for (index, context) in self.contexts.iter().enumerate() {

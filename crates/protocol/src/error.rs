@@ -179,7 +179,7 @@ pub enum HomeError {
         /// The most bytes that are read.
         limit: u64,
     },
-    /// The file cannot be parsed as a kubeconfig, so nothing can be merged into it.
+    /// The file cannot be parsed as a kubeconfig, so entries cannot be merged into it.
     #[error("`{}` is not a kubeconfig: {detail}", shown(path))]
     NotYaml {
         path: PathBuf,
@@ -269,8 +269,8 @@ pub enum HomeError {
     },
 }
 
-/// Returns how full a file system is, in whole percents, because each change of the text reports the failure again. A
-/// client of NFS cannot learn how full a user's quota is.
+/// Returns how full a file system is, in whole percents, so that the text does not change with every byte: each new
+/// text is reported as a new failure. A client of NFS cannot learn how full a user's quota is.
 fn room(size: u64, free: u64) -> String {
     if size == 0 {
         return "its file system does not say how full it is".to_owned();

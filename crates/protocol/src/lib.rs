@@ -183,7 +183,7 @@ pub enum Answer {
     Writable,
     /// The answer to [`Work::EnsureHome`] and [`Work::MakeDirectory`].
     HomeReady {
-        /// Whether this request created it.
+        /// Whether this request created the home or directory.
         created: bool,
     },
     /// The answer to [`Work::WriteKubeconfig`].

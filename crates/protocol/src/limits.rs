@@ -6,7 +6,7 @@
 pub const MAX_REQUEST_BYTES: usize = 512 * 1024;
 
 /// The initial size of buffers, which has room for a usual request with two endpoints. A buffer that grows leaves
-/// copies of a key in memory, and a larger one costs time, because all of it is overwritten afterwards.
+/// copies of a key in memory, and a larger buffer costs time, because all of it is overwritten when it is dropped.
 pub const USUAL_REQUEST_BYTES: usize = 16 * 1024;
 
 /// The longest answer line, in bytes. An answer contains at most one certificate and some names.
@@ -16,13 +16,14 @@ pub const MAX_ANSWER_BYTES: usize = 256 * 1024;
 /// on local file systems.
 pub const MAX_GROUPS: usize = 1024;
 
-/// The most concurrent requests, and workers, of one prefix. More of them would only queue at the file server.
+/// The most concurrent requests, and workers, of one prefix. More requests would only queue at the file server.
 pub const MAX_CONCURRENT: usize = 8;
 
 /// The most connections of the daemon, which all its prefixes share.
 pub const DAEMON_CONNECTIONS: usize = 256;
 
-/// The most connections that the server accepts: those of the daemon, and some for commands such as `bursar doctor`.
+/// The most connections that the server accepts: the daemon's connections, and some for commands such as `bursar
+/// doctor`.
 pub const MAX_CONNECTIONS: usize = DAEMON_CONNECTIONS + 64;
 
 /// The kubeconfig that kubectl uses by default.

@@ -25,7 +25,7 @@ pub const MAX_NOTICE_BYTES: usize = 256;
 const SCRIPT: &str = "printf '%s\\n' \"$1\" >&2; exit 1";
 
 impl Notice {
-    /// Checks that the notice can be written. Otherwise returns what is wrong.
+    /// Checks that the notice can be written. If not, returns the reason.
     pub fn check(&self) -> Result<(), String> {
         let Self { account, since, until, contact } = self;
         let mut parts = [account, since, contact].into_iter().chain(until);
@@ -47,8 +47,8 @@ impl Notice {
     }
 }
 
-/// Whether a terminal shows the text as one line and nothing else: it has no control characters, and none that change
-/// the direction of text.
+/// Whether a terminal shows the text as one line and nothing else: it has no control characters, and no characters that
+/// change the direction of text.
 #[must_use]
 pub fn is_plain(text: &str) -> bool {
     let turns =

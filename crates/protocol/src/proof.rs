@@ -28,7 +28,7 @@ pub enum UserProof {
         /// The private key as PEM.
         key_pem: SecretText,
     },
-    /// A token in a file, which clients read again after it was replaced.
+    /// A token in a file, which clients read again after each replacement.
     Token(TokenFiles),
     /// A login with kubelogin.
     Login(Login),
@@ -71,10 +71,10 @@ pub struct Login {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Grant {
-    /// With a browser if the host has one, otherwise with the keyboard.
+    /// A login with a browser if the host has one, otherwise with the keyboard.
     #[default]
     Auto,
-    /// With a browser on another device, for hosts without one (RFC 8628).
+    /// A login with a browser on another device, for hosts without a browser (RFC 8628).
     DeviceCode,
 }
 
@@ -89,14 +89,14 @@ impl Grant {
     }
 }
 
-/// The names of the files of [`TokenFiles`]. The token is written last, so a program that finds it finds the others
-/// too.
+/// The names of the files of [`TokenFiles`]. The token is written last, so a program that finds the token finds the
+/// other files too.
 pub const TOKEN_FILES: [&str; 4] = ["ca.crt", "namespace", "kubernetes.env", TOKEN];
-/// The name of the only secret file.
+/// The name of the token's file, the only secret one.
 pub const TOKEN: &str = "token";
 
 impl UserEntry {
-    /// Checks that the entry can be written. Otherwise returns what is wrong.
+    /// Checks that the entry can be written. If not, returns the reason.
     pub fn check(&self) -> Result<(), String> {
         let wrong = |what: &str| Err(what.to_owned());
         match &self.proof {
@@ -114,7 +114,8 @@ impl UserEntry {
     }
 }
 
-/// Returns the folder of a user's files, relative to that of the kubeconfig; `None` if its name could lead elsewhere.
+/// Returns the folder of a user's files, relative to the kubeconfig's folder; `None` if the user's name is not a plain
+/// file name.
 #[must_use]
 pub fn folder(user: &str) -> Option<&str> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

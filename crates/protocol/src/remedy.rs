@@ -165,8 +165,8 @@ impl HomeError {
 const NOT_YAML: &str = "have the account's owner repair the file or move it away; if the text is no YAML at all, \
     home = { replace_unparsable = true } in the class has it replaced (a dated copy is kept next to it)";
 
-/// If fewer bytes are free, even a kubeconfig does not fit. The file system then reports the quota of the folder as its
-/// own size.
+/// If fewer bytes are free, even a kubeconfig does not fit. In that case, the size that the file system reports is
+/// taken for the folder's quota.
 const NO_ROOM: u64 = 64 << 10;
 
 fn quota(uid: u32, size: u64, free: u64) -> String {

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 /// A private key or a token on its way into a home.
 ///
 /// Serialization shows the text, because requests contain it; nothing else may serialize it. Equality is meant for
-/// tests and for "unchanged". It does not take constant time, and must not decide about access.
+/// tests and for detecting changes. It does not take constant time, and must not decide about access.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretText(Zeroizing<String>);
 

@@ -37,7 +37,8 @@ const COMMENT_MAX: usize = 100;
 pub struct SshKey(String);
 
 impl SshKey {
-    /// Parses a line of a directory: type, base64, and the rest as a comment. Otherwise returns what is wrong.
+    /// Parses a line of a directory: type, base64, and the rest as a comment. If the line is not accepted, returns the
+    /// reason.
     pub fn parse(line: &str) -> Result<Self, String> {
         if line.len() > MAX_KEY_BYTES {
             return Err(format!("is longer than {MAX_KEY_BYTES} bytes"));

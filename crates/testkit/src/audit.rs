@@ -29,24 +29,24 @@ pub struct Request {
 /// If there is no log.
 #[must_use]
 pub fn mark(log: &Path) -> u64 {
-    std::fs::metadata(log).expect("the audit log").len()
+    std::fs::metadata(log).expect("the audit log is readable").len()
 }
 
-/// All requests since a [`mark`]; 0 is the beginning. A request can be answered a moment before it is in the log. Wait
-/// for requests that must be there. Before counting requests that must not be there, wait for a later one.
+/// All requests since a [`mark`]; 0 reads from the beginning. A request can be answered a moment before it is in the
+/// log. Wait for requests that must be there. Before counting requests that must not be there, wait for a later one.
 ///
 /// # Panics
 /// If there is no log.
 #[must_use]
 pub fn requests_since(log: &Path, mark: u64) -> Vec<Request> {
     let mut text = String::new();
-    let mut file = File::open(log).expect("the audit log");
-    file.seek(SeekFrom::Start(mark)).and_then(|_| file.read_to_string(&mut text)).expect("the audit log");
+    let mut file = File::open(log).expect("the audit log is readable");
+    file.seek(SeekFrom::Start(mark)).and_then(|_| file.read_to_string(&mut text)).expect("the audit log is readable");
     // The last line may be incomplete.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole
         .lines()
-        .map(|line| serde_json::from_str(line).expect("a JSON event"))
+        .map(|line| serde_json::from_str(line).expect("the line is a JSON event"))
         .filter_map(|event| request(&event))
         .collect()
 }
@@ -58,7 +58,7 @@ fn request(event: &Value) -> Option<Request> {
     let began = event["stage"] == "ResponseStarted";
     (is_watch == began).then(|| Request {
         user: text(event.pointer("/impersonatedUser/username").unwrap_or(&event["user"]["username"])),
-        at: text(&event["stageTimestamp"]).parse().expect("a time"),
+        at: text(&event["stageTimestamp"]).parse().expect("the event has a time"),
         verb: text(&event["verb"]),
         uri: text(&event["requestURI"]),
         status: event["responseStatus"]["code"].as_u64().unwrap_or_default(),

@@ -1,4 +1,5 @@
-//! Finds the programs and data that tests need: our own programs, and what the tests' scripts build once.
+//! Finds the programs and data that tests need: our own programs, and the servers and data that scripts of the tests
+//! build once.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,11 +11,11 @@ pub fn sources() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/testkit is two folders deep")
 }
 
-/// The folder with etcd, kube-apiserver, kube-controller-manager and kubectl. If it does not exist, they are built (5
-/// to 10 minutes, once) with progress on standard error.
+/// The folder with etcd, kube-apiserver, kube-controller-manager and kubectl. If it does not exist, the programs are
+/// built (5 to 10 minutes, once) with progress on standard error.
 ///
 /// # Panics
-/// If they cannot be built; the reason is on standard error.
+/// If the programs cannot be built; the reason is on standard error.
 #[must_use]
 pub fn control_plane() -> PathBuf {
     made_by("tests/cluster/build.sh")
@@ -34,13 +35,13 @@ pub fn made_by(script: &str) -> PathBuf {
         .output()
         .unwrap_or_else(|error| panic!("{}: {error}", script.display()));
     assert!(output.status.success(), "{} failed ({})", script.display(), output.status);
-    let folder = String::from_utf8(output.stdout).expect("a path in UTF-8");
+    let folder = String::from_utf8(output.stdout).expect("the path is UTF-8");
     PathBuf::from(folder.trim_end())
 }
 
 /// Returns the path of a program of this workspace, in the build of the running test, example or benchmark. Cargo
 /// passes this path (`CARGO_BIN_EXE_…`) only to tests of the program's own package, and builds the program only for
-/// those. If `BURSAR_TEST_PROGRAMS` is set, programs are taken from that folder unchecked, for hosts without the
+/// such tests. If `BURSAR_TEST_PROGRAMS` is set, programs are taken from that folder unchecked, for hosts without the
 /// sources.
 ///
 /// # Panics
@@ -50,9 +51,9 @@ pub fn program(name: &str) -> PathBuf {
     if let Some(folder) = std::env::var_os("BURSAR_TEST_PROGRAMS") {
         return Path::new(&folder).join(name);
     }
-    let own = std::env::current_exe().expect("the path of this program");
+    let own = std::env::current_exe().expect("the path of this program is known");
     // target/debug/deps/it-…, target/debug/examples/demo
-    let built = own.parent().and_then(Path::parent).expect("the program is in a folder of Cargo").join(name);
+    let built = own.parent().and_then(Path::parent).expect("the program is in one of Cargo's folders").join(name);
     match up_to_date(&built, &files_of(&package_of(name))) {
         Ok(()) => built,
         Err(reason) => panic!("{reason}; build it with `{}`", command(&built, name)),
@@ -86,8 +87,9 @@ fn package_of(name: &str) -> PathBuf {
     member.filter(|folder| folder.exists()).unwrap_or_else(|| sources().to_owned())
 }
 
-/// Returns the source files of a package and of our crates that it depends on. Files of tests are left out, because
-/// they are not part of programs. Cargo writes no list of source files for programs that it builds for a test.
+/// Returns the source files of a package and of those of our crates that the package depends on. Files of tests are
+/// left out, because they are not part of programs. Cargo writes no list of source files for programs that it builds
+/// for a test.
 fn files_of(package: &Path) -> Vec<PathBuf> {
     let (mut packages, mut found) = (vec![package.to_owned()], Vec::new());
     let mut at = 0;
@@ -137,12 +139,14 @@ mod tests {
         let sources = [source.clone()];
         let missing = up_to_date(&built, &sources);
         assert!(missing.is_err_and(|reason| reason.contains("tool: No such file")), "the program does not exist");
-        write(&source, "").expect("a source");
-        write(&built, "").expect("a program");
+        write(&source, "").expect("the folder is writable");
+        write(&built, "").expect("the folder is writable");
         assert_eq!(up_to_date(&built, &sources), Ok(()));
-        let later = std::fs::metadata(&built).and_then(|metadata| metadata.modified()).expect("a modification time");
-        let file = File::options().write(true).open(&source).expect("the source");
-        file.set_modified(later + Duration::from_secs(1)).expect("a later change");
+        let later = std::fs::metadata(&built)
+            .and_then(|metadata| metadata.modified())
+            .expect("the program has a modification time");
+        let file = File::options().write(true).open(&source).expect("the source exists");
+        file.set_modified(later + Duration::from_secs(1)).expect("the modification time can be set");
         let stale = up_to_date(&built, &sources);
         assert!(stale.is_err_and(|reason| reason.contains("is older than")), "the source has changed since");
     }

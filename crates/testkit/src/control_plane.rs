@@ -17,7 +17,7 @@ use crate::process::{Process, run};
 use crate::ready::{DEADLINE, wait_for};
 use crate::{binaries, https, kubeconfig};
 
-/// On an idle machine, the API server is ready within 4 s. Other builds may be running on this one.
+/// On an idle machine, the API server is ready within 4 s. Other builds may make this machine slower.
 const START_DEADLINE: Duration = Duration::from_mins(2);
 
 /// Logs requests without their bodies. That is enough to count them by user and verb.
@@ -79,7 +79,7 @@ impl ControlPlane {
     /// Like [`Self::start`], but in `directory`, which is kept.
     #[must_use]
     pub fn start_in(directory: &Path, options: &ControlPlaneOptions) -> Self {
-        std::fs::create_dir_all(directory).expect("a folder for the control plane");
+        std::fs::create_dir_all(directory).expect("the folder is writable");
         if let Some(existing) = kubeconfig::existing_cluster() {
             return Self::existing(directory, existing);
         }
@@ -94,7 +94,7 @@ impl ControlPlane {
         api_server.wait_until("200 from /readyz", START_DEADLINE, || {
             https::get(&trust, port, "/readyz").is_ok_and(|(status, _)| status == 200)
         });
-        // Started only now: a controller manager that finds no API server looks for one only once a second.
+        // Started after the API server: a controller manager that finds no API server looks for one only once a second.
         let controller_manager = start_controller_manager(&binaries, &files, options);
         Self {
             url,
@@ -119,7 +119,8 @@ impl ControlPlane {
     #[must_use]
     pub fn kubectl_as(&self, kubeconfig: &Path) -> Command {
         let mut command = Command::new(&self.kubectl);
-        // The command ends before garbage collection would pay off. It would take a quarter of the time.
+        // Garbage collection would take a quarter of the command's time, and the command ends before it needs the
+        // memory.
         command.env("GOGC", "off");
         // With the default cache folder, the API discovery would be shared with other clusters that had the same port.
         command
@@ -134,8 +135,8 @@ impl ControlPlane {
     pub fn wait_for_pods(&self, namespace: &str) {
         wait_for("service account and counted quotas", DEADLINE, || {
             let found = self.run(&["get", "serviceaccounts,resourcequotas", "-n", namespace, "-o", "json"], "");
-            let found: Value = serde_json::from_str(&found).expect("a list");
-            let found = found["items"].as_array().expect("a list");
+            let found: Value = serde_json::from_str(&found).expect("the output is a list");
+            let found = found["items"].as_array().expect("the output is a list");
             let is_counted = |item: &Value| item["spec"]["hard"].is_null() || item["status"]["hard"].is_object();
             let has_account = found.iter().any(|item| item["metadata"]["name"] == "default");
             (has_account && found.iter().all(is_counted)).then_some(())
@@ -152,7 +153,7 @@ impl ControlPlane {
         let output = run(command, input);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "kubectl {} ({}): {said}", arguments.join(" "), output.status);
-        String::from_utf8(output.stdout).expect("UTF-8 from kubectl")
+        String::from_utf8(output.stdout).expect("kubectl writes UTF-8")
     }
 
     /// The position in the audit log where the next request will be written.
@@ -171,7 +172,7 @@ impl ControlPlane {
     }
 
     fn audit_log(&self) -> &Path {
-        self.audit_log.as_deref().expect("an audit log, which an existing cluster does not have")
+        self.audit_log.as_deref().expect("only an existing cluster has no audit log")
     }
 
     /// The path of `kubectl`, to be printed.
@@ -190,14 +191,14 @@ impl ControlPlane {
     /// API server reloads both files when they change (kube-apiserver `dynamiccertificates`).
     ///
     /// # Panics
-    /// If it is not served within the deadline.
+    /// If the new certificate is not served within the deadline.
     pub fn serve_as(&self, identity: &Identity, ca_pem: &Path) {
         let folder = self.ca_pem.parent().expect("the file is in the cluster's folder");
         write_private(folder, "server.key", &identity.key);
         write_public(folder, "server.pem", &identity.certificate);
-        let port = self.url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        let port = self.url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("the URL has a port");
         let trust = https::trusting(ca_pem);
-        let server = self.api_server.as_ref().expect("a server of our own");
+        let server = self.api_server.as_ref().expect("the API server is our own");
         server.wait_until("the new certificate", START_DEADLINE, || {
             https::get(&trust, port, "/readyz").is_ok_and(|(status, _)| status == 200)
         });
@@ -250,7 +251,7 @@ impl Files {
         let authority = Authority::new("bursar test cluster authority");
         let ca = &authority.identity().certificate;
         let server = authority.server(&["kubernetes", "kubernetes.default", "kubernetes.default.svc"]);
-        let service_accounts = rcgen::KeyPair::generate().expect("a key");
+        let service_accounts = rcgen::KeyPair::generate().expect("the system gives randomness");
         let trusted = format!("{ca}{further_ca}");
         let of = |user: &str, group: &str| kubeconfig::kubeconfig(url, &trusted, &authority.client(user, group));
         Self {
@@ -274,8 +275,8 @@ impl Files {
     }
 }
 
-/// The growth of the heap in per cent after which Go collects garbage. With the default of 100, it takes a quarter of
-/// the servers' time. They live only for minutes, so memory matters less.
+/// The growth of the heap in per cent after which Go collects garbage. With the default of 100, garbage collection
+/// takes a quarter of the servers' time. The servers live only for minutes, so memory matters less.
 const GOGC: &str = "400";
 
 fn server(binaries: &Path, program: &str) -> Command {
@@ -316,7 +317,8 @@ fn start_api_server(
         .arg(flag("service-account-signing-key-file", &files.service_account_key))
         .arg(flag("audit-policy-file", &files.audit_policy))
         .arg(flag("audit-log-path", &files.audit_log))
-        // In megabytes, so that the log is never rotated. Requests in a rotated log would not be counted.
+        // The size is in megabytes, and so large that the log is never rotated. Requests in a rotated log would not be
+        // counted.
         .args(["--audit-log-format=json", "--audit-log-maxsize=100000"])
         .args(&options.api_server_arguments);
     Process::start("kube-apiserver", &command, &files.directory.join("kube-apiserver.log"))

@@ -14,7 +14,7 @@ const REAPER: &str = r#"trap '' INT TERM HUP
 read -r _
 for _ in $(seq 100); do rm -rf -- "$1" && exit; sleep 0.1; done"#;
 
-/// A folder in the system's temporary folder. It is removed when this is dropped or the process ends.
+/// A folder in the system's temporary folder. The folder is removed when this value is dropped or the process ends.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -32,21 +32,22 @@ impl Folder {
         let path = tempfile::Builder::new()
             .prefix(&format!("bursar-{name}-"))
             .tempdir()
-            .expect("a folder in the temporary folder")
+            .expect("the temporary folder is writable")
             .keep();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("the mode of our own folder");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))
+            .expect("the mode of our own folder can be set");
         let reaper = Command::new("sh")
             .args(["-c", REAPER, "reaper"])
             .arg(&path)
             // In its own process group, so that Ctrl-C in a terminal, or a test runner that kills our group, does not
-            // reach it.
+            // kill the reaper.
             .process_group(0)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("sh to remove the temporary folder in the end");
+            .expect("`sh`, which removes the temporary folder at the end, is installed");
         Self { path, reaper }
     }
 

@@ -20,8 +20,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 #[must_use]
 pub fn trusting(ca_pem: &Path) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(ca_pem).expect("our own CA file") {
-        roots.add(certificate.expect("PEM of our own")).expect("an authority of our own");
+    for certificate in CertificateDer::pem_file_iter(ca_pem).expect("our own CA file is readable") {
+        roots.add(certificate.expect("our own CA file is PEM")).expect("our own authority is valid");
     }
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()

@@ -14,10 +14,10 @@ use crate::pki::{Authority, write_private, write_public};
 use crate::ports::free_port;
 use crate::process::{Process, run};
 
-/// On an idle machine with two cores, it starts in 17 s. Other builds may be running on this one.
+/// On an idle machine with two cores, Keycloak starts in 17 s. Other builds may make this machine slower.
 const START_DEADLINE: Duration = Duration::from_mins(4);
 
-/// The name and the password of its first administrator.
+/// The name and the password of the first administrator.
 const ADMIN: &str = "admin";
 
 /// A running Keycloak.
@@ -25,7 +25,7 @@ const ADMIN: &str = "admin";
 pub struct Keycloak {
     /// `https://localhost:PORT`.
     pub url: String,
-    /// The authority that signed its certificate.
+    /// The authority that signed the server's certificate.
     pub ca_pem: PathBuf,
     /// The administrator's last token, and when it was requested.
     admin_token: Mutex<Option<(Instant, String)>>,
@@ -43,7 +43,7 @@ impl Keycloak {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Option<Keycloak>> = OnceLock::new();
         let shared = SHARED.get_or_init(|| std::panic::catch_unwind(Self::start).ok());
-        shared.as_ref().expect("the Keycloak that tests share starts: see the first failure")
+        shared.as_ref().expect("the Keycloak that tests share did not start: see the first failure")
     }
 
     /// Starts a Keycloak. If it is not installed yet, it is downloaded first (a minute, once, with a message).
@@ -64,7 +64,8 @@ impl Keycloak {
         // The command of bin/kc.sh without the shell. A killed shell would leave Java running.
         let mut command = Command::new("java");
         command
-            // The process lives for a minute, so better-optimized code would be ready only when it ends.
+            // Java's second compiler is off: the process lives for a minute, and optimized code would be ready only at
+            // its end.
             .args(["-XX:TieredStopAtLevel=1", "-Xms64m", "-Xmx512m"])
             .args(["util", "util.concurrent", "security"].map(|it| format!("--add-opens=java.base/java.{it}=ALL-UNNAMED")))
             .arg("-Djava.util.concurrent.ForkJoinPool.common.threadFactory=io.quarkus.bootstrap.forkjoin.QuarkusForkJoinWorkerThreadFactory")
@@ -125,11 +126,11 @@ impl Keycloak {
         self.token(realm, client, name, "id_token")
     }
 
-    /// Returns a token of a user whose password is the name. `which` is its key in the answer.
+    /// Returns a token of a user whose password is the name. `which` is the token's key in the answer.
     fn token(&self, realm: &str, client: &str, name: &str, which: &str) -> String {
         let form = format!("grant_type=password&scope=openid&client_id={client}&username={name}&password={name}");
         let answer = self.curl("POST", &format!("/realms/{realm}/protocol/openid-connect/token"), &[], &form);
-        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        let answer: Value = serde_json::from_str(&answer).expect("the answer is JSON");
         answer[which].as_str().unwrap_or_else(|| panic!("no {which}: {answer}")).to_owned()
     }
 
@@ -143,7 +144,7 @@ impl Keycloak {
         let headers = [format!("Authorization: Bearer {token}"), "Content-Type: application/json".to_owned()];
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let answer = self.curl(method, path, &headers, &body);
-        if answer.is_empty() { Value::Null } else { serde_json::from_str(&answer).expect("JSON") }
+        if answer.is_empty() { Value::Null } else { serde_json::from_str(&answer).expect("the answer is JSON") }
     }
 
     /// For each login, Keycloak computes a slow hash of the password. A token is therefore reused until shortly before
@@ -153,7 +154,7 @@ impl Keycloak {
         if last.as_ref().is_none_or(|(since, _)| since.elapsed() > Duration::from_secs(30)) {
             *last = Some((Instant::now(), self.token("master", "admin-cli", ADMIN, "access_token")));
         }
-        last.as_ref().map(|(_, token)| token.clone()).expect("it was just set")
+        last.as_ref().map(|(_, token)| token.clone()).expect("the token was just set")
     }
 
     /// Sends a request and returns the answer's body.

@@ -1,4 +1,4 @@
-//! Writes kubeconfig files for the control plane, and reads the one of an existing cluster.
+//! Writes kubeconfig files for the control plane, and reads the kubeconfig of an existing cluster.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -50,12 +50,12 @@ pub fn existing_cluster() -> Option<Existing> {
     let output = Command::new("kubectl")
         .args(["config", "view", "--raw", "--minify", "--flatten", "-o", "json"])
         .output()
-        .expect("kubectl in PATH, to read KUBECONFIG");
+        .expect("`kubectl`, which reads KUBECONFIG, is in PATH");
     assert!(output.status.success(), "kubectl config view: {}", String::from_utf8_lossy(&output.stderr));
-    let view: Value = serde_json::from_slice(&output.stdout).expect("JSON from kubectl");
+    let view: Value = serde_json::from_slice(&output.stdout).expect("kubectl writes JSON");
     let cluster = &view["clusters"][0]["cluster"];
     let text = |key: &str| cluster[key].as_str().unwrap_or_else(|| panic!("KUBECONFIG: no {key}")).to_owned();
-    let ca = BASE64.decode(text("certificate-authority-data")).expect("base64 of kubectl");
+    let ca = BASE64.decode(text("certificate-authority-data")).expect("kubectl writes base64");
     Some(Existing {
         url: text("server"),
         ca: String::from_utf8(ca).expect("PEM is UTF-8"),

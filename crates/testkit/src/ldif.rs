@@ -64,8 +64,8 @@ pub fn tool_group_dn(base: &str, name: &str) -> String {
     format!("cn=tools.{name},ou=servicegroups,{base}")
 }
 
-/// A tool as at Toolforge: a posixAccount with its home in /data/project, and a groupOfNames with the same cn. Its
-/// members are `maintainers`, named by their name in `ou=people`. Without maintainers there is no group, because a
+/// A tool as at Toolforge: a posixAccount with its home in /data/project, and a groupOfNames with the same cn. The
+/// group's members are the DNs of `maintainers` in `ou=people`. Without maintainers there is no group, because a
 /// groupOfNames must have a member.
 #[must_use]
 pub fn tool_ldif(base: &str, name: &str, uid: u32, maintainers: &[&str]) -> String {

@@ -4,7 +4,7 @@
 //! depends on Bursar.
 
 #![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines")]
-#![allow(clippy::missing_panics_doc, clippy::must_use_candidate, reason = "what goes wrong in a test panics")]
+#![allow(clippy::missing_panics_doc, clippy::must_use_candidate, reason = "a test panics on every error")]
 
 pub mod audit;
 pub mod binaries;
@@ -40,11 +40,11 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts both in parallel and returns when both answer. This takes about 3 s, or minutes if the control plane must
-    /// be built first (with a message).
+    /// Starts both servers in parallel and returns when both answer. This takes about 3 s, or minutes if the control
+    /// plane must be built first (with a message).
     ///
     /// # Panics
-    /// If one does not start. The message contains what was awaited and the end of its log.
+    /// If a server does not start. The message contains what was awaited and the end of the server's log.
     #[must_use]
     pub fn start() -> Self {
         Self::start_with(&ControlPlaneOptions::default(), &SlapdOptions::default(), |_| sample::toolforge())
@@ -78,7 +78,7 @@ impl Servers {
         static SHARED: OnceLock<Option<Arc<Servers>>> = OnceLock::new();
         // The panic's message was printed when the start failed.
         let shared = SHARED.get_or_init(|| std::panic::catch_unwind(Self::start).ok().map(Arc::new));
-        shared.as_ref().expect("the servers that all tests share start: see the first failure")
+        shared.as_ref().expect("the servers that all tests share did not start: see the first failure")
     }
 
     /// The folder of the servers, also for a test's own homes and ledgers. It is removed with the servers.

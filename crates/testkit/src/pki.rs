@@ -28,7 +28,7 @@ impl Authority {
     /// Creates a self-signed authority.
     ///
     /// # Panics
-    /// If the system gives no randomness. Nothing else in this file can fail.
+    /// If the system gives no randomness. Other functions in this file do not fail.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self::with(name, CertificateParams::default())
@@ -43,11 +43,11 @@ impl Authority {
     }
 
     fn with(name: &str, mut params: CertificateParams) -> Self {
-        let key = KeyPair::generate().expect("a key");
+        let key = KeyPair::generate().expect("the system gives randomness");
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let certificate = params.self_signed(&key).expect("a self-signed certificate");
+        let certificate = params.self_signed(&key).expect("the parameters are valid");
         let identity = Identity { certificate: certificate.pem(), key: key.serialize_pem() };
         Self { identity, issuer: Issuer::new(params, key) }
     }
@@ -62,7 +62,7 @@ impl Authority {
     #[must_use]
     pub fn server(&self, names: &[&str]) -> Identity {
         let names: Vec<String> = std::iter::once("localhost").chain(names.iter().copied()).map(Into::into).collect();
-        let mut params = CertificateParams::new(names).expect("DNS names");
+        let mut params = CertificateParams::new(names).expect("the names are DNS names");
         params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
         params.distinguished_name.push(DnType::CommonName, "localhost");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -82,8 +82,8 @@ impl Authority {
 
     fn sign(&self, mut params: CertificateParams) -> Identity {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a signed certificate");
+        let key = KeyPair::generate().expect("the system gives randomness");
+        let certificate = params.signed_by(&key, &self.issuer).expect("the parameters are valid");
         Identity { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 }

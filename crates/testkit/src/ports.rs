@@ -20,5 +20,5 @@ pub fn free_port() -> u16 {
     (0..COUNT)
         .map(|_| FIRST + (start + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT)
         .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .expect("a free port between 10000 and 32000")
+        .expect("a port between 10000 and 32000 is free")
 }

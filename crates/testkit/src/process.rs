@@ -43,7 +43,7 @@ impl Process {
             .append(true)
             .open(log)
             .unwrap_or_else(|error| panic!("the log {} of {name}: {error}", log.display()));
-        let errors = output.try_clone().expect("a second handle of the log");
+        let errors = output.try_clone().expect("the handle of the log can be cloned");
         let mut wrapped = end_with_parent(command);
         wrapped.stdin(Stdio::null()).stdout(output).stderr(errors);
         let child = spawn(wrapped).unwrap_or_else(|error| panic!("setpriv, which runs {name}: {error}"));
@@ -60,7 +60,7 @@ impl Process {
     /// The exit status; `None` while the process runs.
     #[must_use]
     pub fn ended(&self) -> Option<ExitStatus> {
-        self.child().try_wait().expect("the state of our own child")
+        self.child().try_wait().expect("the state of our own child is known")
     }
 
     /// Sends a signal. See also [`Self::frozen`].
@@ -98,7 +98,7 @@ impl Process {
             status.is_some()
         });
         assert!(ended, "{} did not end within {deadline:?}; {}", self.name, self.log_end());
-        status.expect("it has ended")
+        status.expect("the process has ended")
     }
 
     /// Waits for a condition that depends on this process.
@@ -142,7 +142,7 @@ impl Drop for Process {
     }
 }
 
-/// A process that is frozen until this is dropped; see [`Process::frozen`].
+/// A process that is frozen until this value is dropped; see [`Process::frozen`].
 #[derive(Debug)]
 pub struct Frozen<'p>(&'p Process);
 
@@ -166,7 +166,7 @@ pub fn run(mut command: Command, input: &str) -> Output {
         // In a thread, because writing input and reading output in turn could block on full pipes. Writing fails if the
         // program ended early; its status then shows why.
         scope.spawn(move || stdin.write_all(input.as_bytes()));
-        child.wait_with_output().expect("the output of our own child")
+        child.wait_with_output().expect("the output of our own child is readable")
     })
 }
 
@@ -202,7 +202,7 @@ fn spawn(command: Command) -> io::Result<Child> {
                     let _ = answer.send(command.spawn());
                 }
             })
-            .expect("a thread");
+            .expect("the system starts a thread");
         requests
     });
     let (answer, result) = channel();

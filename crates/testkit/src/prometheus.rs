@@ -13,7 +13,7 @@ use crate::ready::wait_for;
 
 const DEADLINE: Duration = Duration::from_mins(1);
 
-/// The server. It ends when this is dropped.
+/// A running server. It ends when this value is dropped.
 pub struct Prometheus {
     /// `http://127.0.0.1:PORT`.
     pub url: String,
@@ -29,10 +29,10 @@ impl Prometheus {
     #[must_use]
     pub fn start(folder: &Path) -> Self {
         let folder = folder.join("prometheus");
-        fs::create_dir_all(&folder).expect("a folder");
+        fs::create_dir_all(&folder).expect("the folder is writable");
         let config = "global: {evaluation_interval: 200ms}\nrule_files: [rules.yml]\n";
-        fs::write(folder.join("prometheus.yml"), config).expect("its configuration");
-        fs::write(folder.join("rules.yml"), rules(&[])).expect("its rules");
+        fs::write(folder.join("prometheus.yml"), config).expect("the folder is writable");
+        fs::write(folder.join("rules.yml"), rules(&[])).expect("the folder is writable");
         let address = format!("127.0.0.1:{}", free_port());
         let mut command = Command::new("prometheus");
         command
@@ -44,12 +44,12 @@ impl Prometheus {
         Self { url: format!("http://{address}"), folder, process }
     }
 
-    /// Shows `in_use{namespace=…}` 1 for these namespaces only.
+    /// Sets `in_use{namespace=…}` to 1 for these namespaces only.
     ///
     /// # Panics
     /// If the server does not load the rules.
     pub fn show(&self, namespaces: &[&str]) {
-        fs::write(self.folder.join("rules.yml"), rules(namespaces)).expect("its rules");
+        fs::write(self.folder.join("rules.yml"), rules(namespaces)).expect("the folder is writable");
         let loaded = || fs::read_to_string(self.process.log()).unwrap_or_default().matches("Completed loading").count();
         let before = loaded();
         self.process.signal(Signal::HUP);

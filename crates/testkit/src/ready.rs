@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long a test waits for an expected result. A busy machine can need minutes for what usually takes a second, and
-/// failures are retried after 5, 10, 20 and 40 s. It is shorter than the five minutes after which a source is read again
-/// in any case.
+/// failures are retried after 5, 10, 20 and 40 s. The deadline is shorter than five minutes, after which every source
+/// is read again: a test must not pass only because of that read.
 pub const DEADLINE: Duration = Duration::from_mins(4);
 
 /// Checks `condition` until it holds, then returns true. Returns false after `deadline`.
@@ -36,5 +36,5 @@ pub fn wait_for<T>(awaited: &str, deadline: Duration, mut find: impl FnMut() -> 
         found.is_some()
     });
     assert!(done, "no {awaited} within {deadline:?}");
-    found.expect("it was found")
+    found.expect("the value was found")
 }

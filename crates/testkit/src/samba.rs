@@ -1,7 +1,8 @@
 //! An Active Directory: Samba's domain controller, in its own network namespace.
 //!
-//! Its ports (389, 636) cannot be changed. It therefore runs in a network namespace, where they are free. Threads of
-//! this process listen on ports of 127.0.0.1 outside, enter the namespace, and forward the connections.
+//! The server's ports (389, 636) cannot be changed. It therefore runs in a network namespace, where these ports are
+//! free. Threads of this process listen on other ports of 127.0.0.1 outside, enter the namespace, and forward the
+//! connections.
 
 use std::fs::File;
 use std::io;
@@ -46,7 +47,7 @@ pub struct Samba {
     pub ldap_url: String,
     /// `ldaps://127.0.0.1:PORT`.
     pub ldaps_url: String,
-    /// The certificate of the private authority that signed the server's.
+    /// The certificate of the private authority that signed the server's certificate.
     pub ca_pem: PathBuf,
     /// A file with [`READER_PASSWORD`].
     pub reader_password: PathBuf,
@@ -63,7 +64,7 @@ impl Samba {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Option<Samba>> = OnceLock::new();
         let shared = SHARED.get_or_init(|| std::panic::catch_unwind(Self::start).ok());
-        shared.as_ref().expect("the domain controller that tests share starts: see the first failure")
+        shared.as_ref().expect("the domain controller that tests share did not start: see the first failure")
     }
 
     /// Starts a controller on a copy of the domain that tests/cluster/samba.sh creates. It takes 3 s, and 20 s the
@@ -80,7 +81,7 @@ impl Samba {
             .arg(made_by("tests/cluster/samba.sh"))
             .arg(directory.join("dc"))
             .output();
-        let copy = copy.expect("cp");
+        let copy = copy.expect("`cp` is installed");
         assert!(copy.status.success(), "cp: {}", String::from_utf8_lossy(&copy.stderr));
         let authority = Authority::new("bursar test domain authority");
         let server = authority.server(&["dc1.ad.example.org"]);
@@ -94,7 +95,7 @@ impl Samba {
         command.args(["-n", "sh", "-c", start, "sh"]).arg(directory.join("smb.conf"));
         let process = Process::start("samba", &command, &directory.join("samba.log"));
         let network = PathBuf::from(format!("/proc/{}/ns/net", process.id()));
-        let outside = std::fs::read_link("/proc/self/ns/net").expect("our own network");
+        let outside = std::fs::read_link("/proc/self/ns/net").expect("our own network is known");
         process.wait_until("network of its own", START_DEADLINE, || {
             std::fs::read_link(&network).is_ok_and(|network| network != outside)
         });
@@ -178,7 +179,7 @@ impl Samba {
 }
 
 /// A person who may log on. `more` contains further lines of LDIF, for example `userAccountControl: 514` for a disabled
-/// one.
+/// person.
 #[must_use]
 pub fn person_ldif(base: &str, name: &str, more: &str) -> String {
     // NORMAL_ACCOUNT and PASSWD_NOTREQD (MS-ADTS 2.2.16), because most accounts here have no password.
@@ -228,9 +229,9 @@ fn configuration(directory: &Path) -> String {
 
 /// Returns a port of 127.0.0.1 that forwards to `port` of 127.0.0.1 in `network`, as long as this process lives.
 fn forward(network: &Path, port: u16) -> u16 {
-    let network = File::open(network).expect("the network of a process of ours");
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).expect("a free port");
-    let outside = listener.local_addr().expect("its address").port();
+    let network = File::open(network).expect("the network of our own process is readable");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).expect("the port is free");
+    let outside = listener.local_addr().expect("the listener has an address").port();
     let enter_and_serve = move || {
         // Only this thread and those that it starts enter the namespace. The listener stays outside.
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter a network");
@@ -243,7 +244,10 @@ fn forward(network: &Path, port: u16) -> u16 {
             std::thread::spawn(move || pass(server_again, client_again));
         }
     };
-    std::thread::Builder::new().name(format!("forward {port}")).spawn(enter_and_serve).expect("a thread");
+    std::thread::Builder::new()
+        .name(format!("forward {port}"))
+        .spawn(enter_and_serve)
+        .expect("the system starts a thread");
     outside
 }
 

@@ -50,8 +50,8 @@ pub struct SlapdOptions {
     pub sessionlog: u32,
     /// The schema of posixAccount and posixGroup: the one of RFC 2307, or tests/data/rfc2307bis.schema.
     pub posix_schema: PathBuf,
-    /// LDIF that slapadd loads before the start (20,000 entries per second). Overlays do not see it, so there is no
-    /// `memberOf`.
+    /// LDIF that slapadd loads before the start (20,000 entries per second). Overlays do not see these entries, so they
+    /// have no `memberOf`.
     pub bulk_load: String,
 }
 
@@ -79,7 +79,7 @@ pub struct Slapd {
     pub ldaps_url: String,
     /// The URL of a Unix socket: `ldapi://%2F…`.
     pub ldapi_url: String,
-    /// The certificate of the private authority that signed the server's.
+    /// The certificate of the private authority that signed the server's certificate.
     pub ca_pem: PathBuf,
     /// A client certificate that the server maps to [`READER_DN`]. Its key is `client.key` in the same folder.
     pub client_pem: PathBuf,
@@ -90,7 +90,8 @@ pub struct Slapd {
 }
 
 impl Slapd {
-    /// Starts a server in its own temporary folder. It contains [`BASE_DN`], the reader, the policy, and `bulk_load`.
+    /// Starts a server in its own temporary folder. The database contains [`BASE_DN`], the reader, the policy, and
+    /// `bulk_load`.
     ///
     /// # Panics
     /// If it does not start. The message contains the end of its log.
@@ -104,7 +105,7 @@ impl Slapd {
     /// Like [`Self::start`], but in `directory`, which is kept.
     #[must_use]
     pub fn start_in(directory: &Path, options: &SlapdOptions) -> Self {
-        std::fs::create_dir_all(directory.join("database")).expect("a folder for the database");
+        std::fs::create_dir_all(directory.join("database")).expect("the folder is writable");
         let authority = Authority::new("bursar test LDAP authority");
         let server = authority.server(&["ldap.example.org"]);
         let ca_pem = write_public(directory, "ca.pem", &authority.identity().certificate);
@@ -206,7 +207,7 @@ impl Slapd {
         self.stop();
         let database = self.directory.join("database");
         std::fs::remove_dir_all(&database).expect("the old database is removed");
-        std::fs::create_dir(&database).expect("a folder for the new one");
+        std::fs::create_dir(&database).expect("the folder is writable");
         self.load(ldif);
         self.start_again();
     }
@@ -218,7 +219,7 @@ impl Slapd {
     #[must_use]
     pub fn dump(&self) -> String {
         let mut command = Command::new(SLAPCAT);
-        // So that each value is on one line.
+        // Writes each value on one line.
         command.args(["-o", "ldif-wrap=no", "-f"]).arg(self.directory.join("slapd.conf"));
         let dump = run(command, "");
         require_success("slapcat", &dump);

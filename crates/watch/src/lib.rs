@@ -1,5 +1,5 @@
-//! A client that waits before it repeats a watch that the server ended at once. `kube::runtime` waits only after
-//! errors, so it would repeat such a watch in a busy loop if the server ends it without an error.
+//! A Kubernetes client that pauses before it repeats a watch that the server ended at once. `kube::runtime` waits only
+//! after errors, so it would repeat such a watch in a busy loop if the server ends it without an error.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

@@ -37,11 +37,11 @@ const PAGE: u32 = 500;
 /// A live read must leave time for the answer, because the API server waits at most 10 s for the review.
 const LIVE_READ: Duration = Duration::from_secs(2);
 
-/// The most concurrent live reads. A client can make the API server ask about missing namespaces as often as it likes,
-/// and must not make the webhook read them as often.
+/// The most concurrent live reads. A client can make the API server ask about missing namespaces as often as it likes.
+/// This limit keeps the webhook from reading all of them.
 const LIVE_READS: usize = 16;
 
-/// What a seal must match to be valid.
+/// The values that a valid seal must match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
     /// The cluster that seals must name.
@@ -60,7 +60,7 @@ struct Source {
 pub struct Index {
     known: RwLock<BTreeMap<Box<str>, Arc<Resolved>>>,
     source: RwLock<Option<Arc<Source>>>,
-    /// When the API server last sent news, and whether all namespaces were ever listed.
+    /// When the API server last sent news, and whether all namespaces have been listed at least once.
     heard: Mutex<Heard>,
     live_reads: Semaphore,
     /// The last error of the watch; `None` while it works.
@@ -166,8 +166,8 @@ impl Index {
         found.labels().contains_key(CLASS).then(|| resolved(&source.trust, &found)).flatten()
     }
 
-    /// Watches until it is dropped or aborted. `client` comes from [`bursar_watch`]. Until the first list is complete,
-    /// the index keeps what an earlier watch has learned.
+    /// Watches until the future is dropped or its task is aborted. `client` comes from [`bursar_watch`]. Until the
+    /// first list is complete, the index keeps what an earlier watch has learned.
     pub async fn watch(self: Arc<Self>, client: Client, trust: Trust) {
         let source = Arc::new(Source { client, trust });
         *self.source.write() = Some(Arc::clone(&source));
@@ -207,7 +207,8 @@ impl Index {
         Ok(version)
     }
 
-    /// Follows the changes since `version`, until the server no longer has the history from there.
+    /// Follows the changes since `version`, until the server no longer has the history after the last version that was
+    /// read.
     async fn follow(&self, api: &Api<Namespace>, trust: &Trust, mut version: String) -> Broken {
         let parameters = WatchParams::default().labels(CLASS).timeout(WATCH_SECONDS);
         let mut pause = AGAIN[0];
@@ -302,7 +303,7 @@ fn note(known: &mut BTreeMap<Box<str>, Arc<Resolved>>, trust: &Trust, namespace:
     }
 }
 
-/// Returns `None` if the name cannot be that of a namespace.
+/// Returns `None` if no namespace can have this name.
 fn resolved(trust: &Trust, namespace: &PartialObjectMeta<Namespace>) -> Option<Resolved> {
     let name = NamespaceName::try_from(namespace.name_any()).ok()?;
     let Trust { cluster, public_keys } = trust;

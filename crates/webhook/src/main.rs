@@ -42,9 +42,9 @@ struct Serve {
 /// How log lines look.
 #[derive(Clone, Copy, ValueEnum)]
 enum LogFormat {
-    /// For people and for the journal, which adds the time itself.
+    /// Lines for people and for the journal, which adds the time itself.
     Plain,
-    /// For collectors: one JSON object per line.
+    /// One JSON object per line, for collectors.
     Json,
 }
 

@@ -1,7 +1,8 @@
 //! Restricts the certificates that the daemon approves to those of tenants and of Bursar's own programs.
 //!
 //! Without this rule, an attacker with the daemon's key could request a certificate for `system:masters` and approve
-//! it. The rule is defence in depth, because admission configurations themselves are exempt from admission.
+//! it. The rule is only defence in depth: the API server exempts admission configurations from admission, so the rule
+//! cannot protect itself.
 
 use super::certificate_request::{self, Requested};
 use super::decision::{Decision, Finding, Rule};
@@ -22,7 +23,7 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
     }
     let missing = || Malformed("the approval does not contain the request".to_owned());
     let new = review.object.as_ref().ok_or_else(missing)?;
-    // The signer signs the stored request, and an approval cannot change it, so only the old object counts.
+    // The signer signs the stored request, and an approval cannot change it, so only the old object is checked.
     let old = review.old_object.as_ref().ok_or_else(missing)?;
     if approvals(new)? == approvals(old)? {
         return Ok(());
@@ -39,8 +40,8 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
     Ok(())
 }
 
-/// Whether the daemon sends the review: by its name, or by the group that its rights are bound to. A certificate with
-/// this group and another name has the same rights.
+/// Whether the daemon sends the review. The daemon is recognised by its name, or by the group that its rights are bound
+/// to, because a certificate with this group and another name has the same rights.
 fn is_by_the_daemon(rules: &Rules, review: &Review<'_>) -> bool {
     let is_its = |group: &String| group.strip_prefix(&*rules.daemon).is_some_and(|rest| rest.starts_with('#'));
     review.user.name == rules.daemon || review.user.groups.iter().any(is_its)
@@ -72,8 +73,8 @@ fn account(name: &str) -> Option<AccountName> {
     name.parse().ok().filter(|account: &AccountName| account.kind != AccountKind::Group)
 }
 
-/// Whether a user may be in the group: `tool:foo` in `bursar:tools` and `bursar:tool:foo#1042`, which
-/// `desired::credential` names, and the daemon in `bursar:daemon#LEDGER`, which `bootstrap::roles` names.
+/// Whether a user may be in the group: `tool:foo` may be in `bursar:tools` and `bursar:tool:foo#1042` (see
+/// `desired::credential`), and the daemon in `bursar:daemon#LEDGER` (see `bootstrap::roles`).
 fn is_group_of(name: &str, group: &str) -> bool {
     if name == DAEMON {
         let ledger = group.strip_prefix(DAEMON).and_then(|rest| rest.strip_prefix('#'));
@@ -148,9 +149,12 @@ mod tests {
                 (rcgen::DnType::CustomDnType(kind.to_vec()), "1"),
             ]))
         };
-        assert_eq!(with(&[2, 5, 4, 5]), Ok(()), "the account's id");
-        assert!(with(&[1, 3, 6, 1, 4, 1, 57683, 2]).is_err(), "the attribute that the API server reads as a uid");
-        assert!(with(&[2, 5, 4, 3]).is_err(), "a second common name");
+        assert_eq!(with(&[2, 5, 4, 5]), Ok(()), "the id of the account is accepted");
+        assert!(
+            with(&[1, 3, 6, 1, 4, 1, 57683, 2]).is_err(),
+            "the attribute that the API server reads as a uid is refused"
+        );
+        assert!(with(&[2, 5, 4, 3]).is_err(), "a second common name is refused");
     }
 
     #[test]

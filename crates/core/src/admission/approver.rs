@@ -1,9 +1,8 @@
 //! Turns a certificate request of the daemon into a [`Judgement`].
 //!
 //! The daemon's host may be compromised, so the approver relies only on what the API server reports: the client that
-//! made the request, and the bytes that will be signed. A request that can never become valid is denied. Any other
-//! request that is not approved waits, because a namespace may be sealed, or the rules installed again, within the next
-//! minute.
+//! made the request, and the bytes that will be signed. A request that can never become valid is denied. A request that
+//! may become valid waits, because a namespace may be sealed, or the rules installed again, within the next minute.
 
 use std::collections::BTreeSet;
 
@@ -49,11 +48,11 @@ pub enum Judgement {
     Sealed(Wanted),
     /// The request can never become valid, for this reason.
     Never(String),
-    /// The request may become valid, and waits for this.
+    /// The request may become valid later, and waits for this reason.
     Waits(String),
 }
 
-/// What a sealed namespace must show about the holder of the certificate.
+/// The values that a sealed namespace must show about the holder of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// The holder of the certificate.
@@ -67,8 +66,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Checks that one of these sealed namespaces belongs to the account, in this generation, and is not suspended.
-    /// Otherwise returns the reason.
+    /// Checks that one of these sealed namespaces belongs to the account, in this generation, and is not suspended. If
+    /// not, returns the reason.
     pub fn is_in<'i>(&self, sealed: impl IntoIterator<Item = &'i Identity>) -> Result<(), String> {
         let Self { account, generation, id, classes } = self;
         let mut why = format!("no namespace is sealed for {account}");
@@ -106,7 +105,7 @@ pub fn judge(rules: &ApproverRules, asked: &Asked<'_>) -> Judgement {
     }
 }
 
-/// Returns an error if the request can never become valid.
+/// Returns an error with the reason if the request can never become valid.
 fn examine(rules: &ApproverRules, asked: &Asked<'_>) -> Result<Judgement, String> {
     let requested = certificate_request::parse_pem(asked.request).map_err(|what| format!("it is for {what}"))?;
     if requested.asks_for_more {
@@ -149,7 +148,8 @@ fn own(rules: &ApproverRules, requested: &Requested, seconds: u64) -> Result<Jud
     Ok(Judgement::Approve)
 }
 
-/// The kind group, the generation and the id in a tenant's subject. A subject with any other group is denied.
+/// The group of the account's kind, the generation and the id in a tenant's subject. A subject with any other group is
+/// denied.
 struct Groups {
     kind_group: String,
     generation: u64,

@@ -16,7 +16,7 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
 
-/// The description of the subject of a request that does not parse.
+/// Describes the subject of a request that does not parse.
 pub const UNREADABLE: &str = "a subject that cannot be read";
 
 /// The parts of a request on which its approval depends.
@@ -34,7 +34,8 @@ pub struct Requested {
     pub key_is_allowed: bool,
 }
 
-/// Parses `spec.request` of a `CertificateSigningRequest`, PEM in base64. The error is a description of the subject, for a message.
+/// Parses `spec.request` of a `CertificateSigningRequest`, PEM in base64. The error describes the subject, for use in a
+/// message.
 pub fn parse(request: &str) -> Result<Requested, String> {
     let pem = BASE64.decode(request).map_err(|_| UNREADABLE.to_owned())?;
     parse_pem(&pem)

@@ -1,7 +1,7 @@
-//! Gives a storage class that supports several writers to `ReadWriteMany` claims that name none.
+//! Adds a storage class that supports several writers to each `ReadWriteMany` claim without a class.
 //!
 //! The API server fills in the cluster's default class before it calls webhooks, but records `managedFields` even
-//! earlier. So if no field manager owns the class, it is the default that nobody chose.
+//! earlier. Therefore, if no field manager owns the class, the class is the default, and no client chose it.
 
 use super::decision::{Decision, Finding, PatchOperation, Rule};
 use super::json::{Malformed, at, field, list, object, quoted, text, texts};
@@ -13,7 +13,7 @@ use crate::rules::Mode;
 /// The annotation that named the class before `spec.storageClassName` existed. The API server still reads it first.
 const BETA: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// Checks a new claim, and adds the right class to the patch.
+/// Checks a new claim. If no client chose its storage class, adds the configured class to the patch.
 pub(super) fn check(claim: &Json<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.claims;
     let (Some(class), false) = (&rules.storage_class, rules.mode == Mode::Off) else { return Ok(()) };

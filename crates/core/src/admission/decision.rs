@@ -11,8 +11,9 @@ use super::value::Json;
 use crate::contract::exception::ExceptedRule;
 use crate::rules::Mode;
 
-/// The most findings that one message lists, and the most of one rule that are kept in one mode. A pod can have
-/// thousands of containers, but an answer must fit into an event, and a review must not use more memory than its body.
+/// The most findings that one message lists. Also the most findings of one rule that are kept in one mode. A pod can
+/// have thousands of containers, but an answer must fit into an event, and a review must not use more memory than its
+/// body.
 pub(super) const MOST: usize = 16;
 
 /// The answer to the API server.
@@ -30,7 +31,7 @@ pub struct Decision {
     pub patch: Vec<PatchOperation>,
 }
 
-/// A rule that a part of an object breaks. Its text is the sentence `what; why: remedy`.
+/// The breach of a rule by a part of an object. Its text is the sentence `what; why: remedy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub rule: Rule,
@@ -48,8 +49,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A rule that an object can break. The first eight have a mode in each class (`Annotations` has that of `Hosts`); the
-/// others are always enforced.
+/// A rule that an object can break. The first eight have a mode in each class (`Annotations` has the mode of `Hosts`);
+/// the others are always enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// The user and groups that a pod runs as.
@@ -109,11 +110,10 @@ impl Rule {
             Self::Hosts => Some(ExceptedRule::Hosts),
             Self::Volumes => Some(ExceptedRule::Volumes),
             Self::Lifetime => Some(ExceptedRule::Lifetime),
-            // `Uid` and `Host`: with an exception, NFS servers could take a pod for another account, or for the node.
-            // `Annotations`: some ingress controllers run code from annotations, and that code can read every TLS
-            // Secret.
-            // `Claims` refuses nothing, and a claim's label `bursar.dev/keep-storage-class` turns it off. The last five
-            // are not configured by a class.
+            // `Uid` and `Host`: with an exception, an NFS server could mistake a pod for another account, or for the
+            // node. `Annotations`: some ingress controllers run code from annotations, and that code can read every TLS
+            // Secret. `Claims` refuses nothing, and a claim's label `bursar.dev/keep-storage-class` turns it off. The
+            // last five are not configured by a class.
             Self::Uid
             | Self::Host
             | Self::Annotations
@@ -198,7 +198,7 @@ impl Decision {
         }
     }
 
-    /// Moves findings to the audit log if the account is excepted from their rule.
+    /// Moves the findings of rules that the account is excepted from to the audit log.
     pub(super) fn except(&mut self, exceptions: &BTreeSet<ExceptedRule>) {
         let is_excepted = |rule: Rule| rule.exception().is_some_and(|rule| exceptions.contains(&rule));
         for findings in [&mut self.refusals, &mut self.warnings] {

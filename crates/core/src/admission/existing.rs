@@ -1,5 +1,5 @@
-//! Judges existing objects as if they were created now: by [`decide`] itself, and by the rules that the API server
-//! evaluates, as far as an object alone shows that it breaks one.
+//! Judges existing objects as if they were created now: by [`decide`] itself, and by those rules of the API server's
+//! policies that can be checked from the object alone.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -17,13 +17,13 @@ use crate::rules::{Mode, Rules};
 /// The API group and the resource of objects that are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// Empty for the core group.
+    /// The API group; empty for the core group.
     pub group: &'static str,
     /// The plural of the kind, such as `pods`.
     pub resource: &'static str,
 }
 
-/// The kinds that rules apply to, apart from those of `hosts.fields`. Owners come before the objects that they create.
+/// The kinds that rules apply to, except the kinds in `hosts.fields`. Owners come before the objects that they create.
 pub const KINDS: [Kind; 15] = [
     kind("", "pods"),
     kind("", "replicationcontrollers"),
@@ -46,7 +46,7 @@ const fn kind(group: &'static str, resource: &'static str) -> Kind {
     Kind { group, resource }
 }
 
-/// The checks that are left out, because an existing object does not show the problem. The texts are for
+/// The checks that are left out, because an existing object does not show whether it passes them. The texts are for
 /// administrators.
 pub const NOT_JUDGED: [&str; 6] = [
     "scheduling: nodeName of running pods, because the scheduler sets it; templates are judged",
@@ -62,7 +62,7 @@ pub const NOT_JUDGED: [&str; 6] = [
 pub struct Broken {
     /// The rule's name, such as `uid`; [`LACKS`] if a running pod lacks what the webhook adds to new ones.
     pub rule: &'static str,
-    /// What would happen to a new object.
+    /// What would happen to a new object that breaks the rule.
     pub mode: Mode,
     pub text: String,
 }
@@ -120,7 +120,7 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value
     broken
 }
 
-/// Whether the object has ended: an ended pod runs nothing, and an ended `Job` creates nothing.
+/// Whether the object has finished: a finished pod runs nothing, and a finished `Job` creates nothing.
 fn is_over(kind: Kind, object: &Value) -> bool {
     let ended =
         |condition: &Value| matches!(text(&condition["type"]), "Complete" | "Failed") && condition["status"] == "True";
@@ -131,7 +131,8 @@ fn is_over(kind: Kind, object: &Value) -> bool {
     }
 }
 
-/// Judges an object by the rules that the API server evaluates. `unchosen` is the mode of rules without one.
+/// Judges an object by the rules that the API server evaluates. `unchosen` is the mode of rules for which no
+/// administrator chose one.
 #[must_use]
 pub fn by_server(server: &ServerRules, unchosen: Mode, kind: Kind, object: &Value) -> Vec<Broken> {
     if is_over(kind, object) {
@@ -187,7 +188,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Whether the rule allows the word `KIND NAME`, or `KIND *`.
+/// Whether the rule allows `KIND NAME` or `KIND *`.
 fn allows(rule: &ServerRule, kind: &str, name: &str) -> bool {
     rule.allow.contains(&format!("{kind} {name}")) || rule.allow.contains(&format!("{kind} *"))
 }
@@ -292,7 +293,8 @@ mod tests {
         for other in ["", "default", "bursar-g", "bursar-g7x"] {
             assert_eq!(found(other), [], "{other}");
         }
-        let rules = Rules::parse(include_bytes!("../../../../tests/data/admission/rules.json")).expect("valid rules");
+        let rules =
+            Rules::parse(include_bytes!("../../../../tests/data/admission/rules.json")).expect("the rules are valid");
         let large = |field: &str, size: usize| {
             let mut pod = json!({"metadata": {"name": "x", "namespace": "tool-foo"}, "spec": {"containers": []}});
             pod[field]["x"] = json!("x".repeat(size));

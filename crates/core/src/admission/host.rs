@@ -1,5 +1,5 @@
-//! Checks what a pod would get of its node: namespaces, ports, privileges, and requests that its kubelet sends for it.
-//! Paths of the node are checked as volumes, by the stricter of the two rules.
+//! Checks what a pod would get from its node: namespaces, ports, privileges, and requests that its kubelet sends for
+//! it. Paths of the node are checked as volumes, by the stricter of the two rules.
 
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, object, quoted, switch, text};
@@ -18,7 +18,7 @@ const ASKED: [&[&str]; 5] = [
     &["lifecycle", "preStop"],
 ];
 
-/// Checks a pod and its containers.
+/// Checks a pod and its containers. A value that does not differ from the old object passes.
 pub(super) fn check(
     pod: &Pod<'_>,
     containers: &[Container<'_>],
@@ -74,7 +74,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Returns the hosts that the kubelet would newly send requests to, each with the path of its field.
+/// Returns the hosts to which the kubelet would newly send requests, each with the path of its field.
 fn asked<'a>(container: &Container<'a>) -> Result<Vec<(String, &'a str)>, Malformed> {
     let mut asked = Vec::new();
     for (place, how) in ASKED.iter().flat_map(|place| ["httpGet", "tcpSocket"].map(|how| (place, how))) {

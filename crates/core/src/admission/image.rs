@@ -109,8 +109,8 @@ fn is_within(name: &str, allowed: &str) -> bool {
     !allowed.is_empty() && name.strip_prefix(allowed).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether an allow-list may contain this text: `registry[:port][/path]` in lower case, with a registry that references
-/// can have.
+/// Whether an allow-list may contain this text: `registry[:port][/path]` in lower case, with a registry that a
+/// reference can name.
 #[must_use]
 pub fn is_place(text: &str) -> bool {
     let plain = text.trim_end_matches('/').replace("{name}", "a");
@@ -120,9 +120,9 @@ pub fn is_place(text: &str) -> bool {
 
 /// Parses a reference as the runtimes do, with their defaults (`docker.io`, `library/`).
 ///
-/// The grammar is that of `github.com/distribution/reference`. This parser also rejects what two parsers could read in
-/// two ways: letters beyond ASCII, upper case outside of the tag, a registry that is not a host, and ids of images on
-/// the node. It uses no regular expression, because that takes a hundred times as long.
+/// The grammar is that of `github.com/distribution/reference`. This parser also rejects texts that two parsers could
+/// read differently: letters beyond ASCII, upper case outside of the tag, a registry that is not a host, and ids of
+/// images on the node. It uses no regular expression, because that takes a hundred times as long.
 fn parse(image: &str) -> Result<Reference, BadReference> {
     if image.len() > LONGEST {
         return Err(BadReference::TooLong);

@@ -20,11 +20,11 @@ pub const HARMLESS: [&str; 4] = [
     "meta.helm.sh/release-namespace",
 ];
 
-/// A host that an object uses, and the place where it does.
+/// A host that an object uses, and the place in the object that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Use<'a> {
     place: Place,
-    /// Empty if the object is for every host.
+    /// The host; empty if the object is for every host.
     host: &'a str,
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Kind {
     Route,
 }
 
-/// Checks the hosts and annotations that are new.
+/// Checks the hosts and annotations that differ from the old object.
 pub(super) fn check(
     kind: Kind,
     new: &Json<'_>,
@@ -107,8 +107,8 @@ fn patterns<'a>(tenant: &'a Tenant<'_>) -> impl Iterator<Item = String> + 'a {
     own_patterns(tenant.rules).filter_map(|pattern| tenant.fill(pattern))
 }
 
-/// Returns the patterns in which `{name}` is a whole label. Other patterns are ignored, because a host that they match
-/// could belong to several tenants.
+/// Returns the patterns in which `{name}` is a whole label. Other patterns are ignored, because a host that matches
+/// them could belong to several tenants.
 fn own_patterns(rules: &ClassRules) -> impl Iterator<Item = &String> {
     rules.hosts.allow.iter().filter(|pattern| pattern.split('.').any(|label| label == "{name}"))
 }

@@ -1,7 +1,7 @@
 //! Adds the tenant's claims, `HOME` and a node selector to pods.
 //!
 //! This is a convenience, so a pod's own settings stay: a mount at the same path, `HOME`, a node selector. The label
-//! [`INJECT`] of a pod turns it off, or extends it to init and ephemeral containers.
+//! [`INJECT`] of a pod turns the injection off, or extends it to init and ephemeral containers.
 
 use super::json::{at, entries, entry, field, list, set_absent};
 use super::pod::{Container, Pod};
@@ -66,8 +66,8 @@ pub(super) fn fill<'a>(spec: &mut Json<'a>, pod: &Pod<'a>, containers: &[Contain
     }
 }
 
-/// Returns the name of the pod's volume for `claim`. If the pod is new, adds the volume; returns `None` if that is
-/// impossible or its name is taken.
+/// Returns the name of the pod's volume for `claim`. If the pod is new, adds the volume; returns `None` if the volume
+/// cannot be added or its name is taken.
 fn volume<'a>(spec: &mut Json<'a>, pod: &Pod<'_>, claim: &'a str) -> Option<String> {
     let volumes = list(spec, "volumes").ok()?;
     let of_claim = |volume: &&Json<'_>| {

@@ -1,4 +1,4 @@
-//! Accessors for raw objects. A value whose type is not that of Kubernetes is [`Malformed`]; it never counts as
+//! Accessors for raw objects. A value of another type than Kubernetes defines is [`Malformed`], and never counts as
 //! absent.
 
 use super::decision::{Finding, Rule};
@@ -77,7 +77,7 @@ fn typed<'v, 'a, T>(
     read(value).map(Some).ok_or_else(|| Malformed(format!("{key} is not {what}")))
 }
 
-/// Returns the object at `key`. If it is absent, inserts it; if another value is there, returns `None`.
+/// Returns the object at `key`. If `key` is absent, inserts an empty object. If another value is there, returns `None`.
 pub(super) fn entry<'v, 'a>(value: &'v mut Json<'a>, key: &'a str) -> Option<&'v mut Json<'a>> {
     let slot = value.as_object_mut()?.entry(key);
     if slot.is_null() {
@@ -86,7 +86,7 @@ pub(super) fn entry<'v, 'a>(value: &'v mut Json<'a>, key: &'a str) -> Option<&'v
     slot.as_object().is_some().then_some(slot)
 }
 
-/// Returns the list at `key`. If it is absent, inserts it; if another value is there, returns `None`.
+/// Returns the list at `key`. If `key` is absent, inserts an empty list. If another value is there, returns `None`.
 pub(super) fn entries<'v, 'a>(value: &'v mut Json<'a>, key: &'a str) -> Option<&'v mut Vec<Json<'a>>> {
     let slot = value.as_object_mut()?.entry(key);
     if slot.is_null() {

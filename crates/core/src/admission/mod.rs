@@ -1,7 +1,6 @@
 //! Turns a review, the identity of the tenant and the rules of its class into a [`Decision`], so that no pod runs as
-//! another account.
-//! [`decide`] returns an answer for every input, and refuses what it cannot read. If an object already has the changes
-//! of its patch, it is allowed without another patch.
+//! another account. [`decide`] returns an answer for every input, and refuses what it cannot read. An object that
+//! already has all changes is allowed without a patch.
 
 mod approval;
 pub mod approver;
@@ -38,8 +37,9 @@ use tenant::Tenant;
 use value::Json;
 
 /// The most bytes that a pod may take in etcd when the webhook sees it: half of what etcd accepts. A deletion first
-/// writes into the pod, so a pod that fills etcd's limit cannot be deleted. The other half is for what the webhook does
-/// not see: the status, and labels, finalizers and owner references, which the policy `bursar-size` limits.
+/// writes into the pod, so a pod that fills etcd's limit cannot be deleted. The other half is for parts that the
+/// webhook does not see: the status, and labels, finalizers and owner references, which the policy `bursar-size`
+/// limits.
 pub const POD_BYTES: usize = 3 << 18;
 /// Why a pod may not take more than [`POD_BYTES`].
 pub const TOO_LARGE: &str = "a pod of more than 768 KiB could grow until it cannot be deleted";
@@ -59,7 +59,7 @@ const CRON_JOB: Concern =
     Concern::Template(&["spec", "jobTemplate", "spec", "template"], "spec.jobTemplate.spec.template.");
 
 /// Returns the kind of object of a review; `None` if no rule applies. Subresources of pods are included if they can
-/// change what runs. Other resources are checked only without a subresource.
+/// change what the pod runs. Other resources are checked only without a subresource.
 fn concern(review: &Review<'_>) -> Option<Concern> {
     match (&*review.group, &*review.resource, &*review.subresource) {
         ("", "pods", "" | "ephemeralcontainers" | "resize") => Some(Concern::Pod),
@@ -94,9 +94,9 @@ pub fn decide(rules: &Rules, tenant: &Resolved, review: &Review<'_>) -> Decision
 }
 
 impl Review<'_> {
-    /// Whether [`decide`] needs to know the tenant of the namespace. It does not for namespaces themselves, for
-    /// deletions, and for resources that no class has rules for. Updates of claims do not need it either, because
-    /// Bursar's own claims may be in namespaces without a tenant.
+    /// Whether [`decide`] needs to know the tenant of the namespace. The tenant is not needed for namespaces
+    /// themselves, deletions, and resources that no class has rules for. It is not needed for updates of claims either,
+    /// because Bursar's own claims may be in namespaces without a tenant.
     #[must_use]
     pub fn needs_identity(&self) -> bool {
         match self.operation {
@@ -122,7 +122,7 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review<'_>, decision: &mut
         _ => Some(review.old_object.as_ref().ok_or_else(|| Malformed("the request has no old object".to_owned()))?),
     };
     if old.is_some_and(|old| is_same(concern, new, old)) {
-        // An unchanged object passes in any namespace, because it must still be able to lose its finalizer.
+        // An unchanged object passes in any namespace, so that its finalizer can still be removed.
         return Ok(());
     }
     let tenant = match tenant_of(rules, resolved, review) {
@@ -157,8 +157,8 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review<'_>, decision: &mut
     Ok(())
 }
 
-/// Whether nothing differs that a rule checks. Rules check only the template of a workload, without its node selector.
-/// So a workload of any size can be stopped, even if the webhook cannot resolve its tenant.
+/// Whether every part that a rule checks is unchanged. Rules check only the template of a workload, without its node
+/// selector. So a workload can always be scaled to 0, even if the webhook cannot resolve its tenant.
 fn is_same(concern: Concern, new: &Json<'_>, old: &Json<'_>) -> bool {
     let same = |keys: &[&str]| at(new, keys) == at(old, keys);
     let Concern::Template(template, _) = concern else { return same(&["spec"]) && same(&["metadata", "annotations"]) };

@@ -13,8 +13,8 @@ use crate::rules::Rules;
 
 /// The prefix of the labels that set the Pod Security level of a namespace.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/";
-/// The scheduler chooses the node of a claim that waits for its first pod, and writes an annotation for it. It is not a
-/// service account, and its certificate names no group that a site could exempt.
+/// The scheduler chooses the node of a claim that waits for its first pod, and writes an annotation for it. The
+/// scheduler is not a service account, and its certificate names no group that a site could exempt.
 const SCHEDULER: &str = "system:kube-scheduler";
 /// Fields of `metadata` that every write changes.
 const BOOKKEEPING: [&str; 3] = ["generation", "managedFields", "resourceVersion"];
@@ -26,8 +26,8 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
     }
     let (new, old) = (review.object.as_ref(), review.old_object.as_ref());
     if review.operation == Operation::Delete && old.is_none() {
-        // To delete a collection, the API server asks once without an object, and then once for each object. Only the
-        // latter requests contain the object.
+        // For the deletion of a collection, the API server sends one review without an object, and then one with each
+        // object.
         return Err(Malformed("the deletion does not contain the object".to_owned()));
     }
     if review.group.is_empty() && review.resource == "namespaces" {
@@ -81,7 +81,8 @@ fn is_marked(object: &Json<'_>) -> bool {
     label(object, MANAGED_BY) == Some(MANAGER)
 }
 
-/// Returns the templates from which controllers create pods, jobs and claims. Controllers copy the labels of these.
+/// Returns the templates from which controllers create pods, jobs and claims, because the new objects get the labels of
+/// the template.
 fn made<'v, 'a>(review: &Review<'_>, object: &'v Json<'a>) -> impl Iterator<Item = &'v Json<'a>> {
     let (template, pod) = match super::concern(review) {
         Some(Concern::Template(keys, _)) => (at(object, keys), at(object, keys)),
@@ -98,7 +99,7 @@ fn made<'v, 'a>(review: &Review<'_>, object: &'v Json<'a>) -> impl Iterator<Item
 }
 
 /// Whether the scheduler, or the controller of a storage driver (a service account outside of the claim's namespace),
-/// does its work on a claim. These clients write the claim's `/status`, finalizers and annotations, but none of
+/// does its usual work on a claim. These clients write the claim's `/status`, finalizers and annotations, but none of
 /// Bursar's own keys.
 fn is_drivers_work(review: &Review<'_>, new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> Result<bool, Malformed> {
     let account = review.user.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
@@ -127,8 +128,8 @@ fn passes(rules: &Rules, review: &Review<'_>) -> bool {
         || user.groups.iter().any(|group| group == "system:nodes" || rules.exempt.iter().any(|exempt| exempt == group))
 }
 
-/// A tenant's namespace cannot be deleted, and Bursar's keys, the owners and the finalizers cannot be changed. Its
-/// people may change other labels and annotations.
+/// Checks a request about a namespace. A tenant's namespace cannot be deleted, and its Bursar keys, owners and
+/// finalizers cannot be changed. The tenant's people may change other labels and annotations.
 fn namespace(
     review: &Review<'_>,
     new: Option<&Json<'_>>,
@@ -193,8 +194,8 @@ fn changes(new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> Result<Vec<String>
     Ok(changed)
 }
 
-/// Whether only Bursar writes this label or annotation of a tenant's namespace. Others write the label that allows an
-/// adoption, and the last use that a portal reports.
+/// Whether only Bursar writes this label or annotation of a tenant's namespace. The label that allows an adoption, and
+/// the last use that a portal reports, are written by others.
 fn is_protected(key: &str) -> bool {
     key == MANAGED_BY || key.starts_with(POD_SECURITY) || (key.starts_with(PREFIX) && ![ADOPT, LAST_USE].contains(&key))
 }
@@ -214,7 +215,7 @@ fn is_bookkeeping(key: &str) -> bool {
     BOOKKEEPING.contains(&key)
 }
 
-/// Returns the fields except for those that are left out. A value that is not an object is returned as the error.
+/// Returns the fields that are not left out. If the value is not an object, returns it as the error.
 fn others<'v, 'a>(
     value: &'v Json<'a>,
     left_out: fn(&str) -> bool,

@@ -1,9 +1,9 @@
-//! The pod specs of a request: that of a pod, or that of a workload's template. Decides which rule checks which part,
-//! and what is filled in.
+//! The pod spec of a request, from a pod or from a workload's template. Decides which rule checks which part, and what
+//! is filled in.
 //!
-//! A new pod is checked as a whole and filled in. In a changed pod, only the differences are checked, because an old
-//! pod must still be able to lose its finalizer. A template is checked so that people see the error at once. It is
-//! never filled in, because that would conflict with the tool that applies it again.
+//! A new pod is checked as a whole and filled in. In a changed pod, only the differences are checked, so that the
+//! finalizer of an old pod can still be removed. A template is checked so that people see the error at once. It is
+//! never filled in, because a filled-in template would conflict with the tool that applies the template again.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,8 +23,8 @@ use crate::rules::Mode;
 pub(super) const CONTAINERS: [(&str, &str); 3] =
     [("containers", "container"), ("initContainers", "init container"), ("ephemeralContainers", "ephemeral container")];
 
-/// The most containers in one pod. No node runs more, and filling in a container takes many times the memory of its
-/// text.
+/// The most containers in one pod. No node runs a pod with more, and filling in a container takes many times the memory
+/// of its text.
 const MOST_CONTAINERS: usize = 1000;
 
 /// A pod, or the template of pods.
@@ -66,7 +66,7 @@ impl<'a> Pod<'a> {
         self.old.is_none() && !self.is_template()
     }
 
-    /// Returns the value at `keys`, if it differs from the old object.
+    /// Returns the value at `keys` if it differs from the old object.
     pub(super) fn changed(&self, keys: &[&str]) -> Option<&'a Json<'a>> {
         changed(self.object, self.old, keys)
     }
@@ -81,8 +81,8 @@ impl<'a> Pod<'a> {
         self.old.is_none_or(|old| at(old, keys) != at(self.object, keys))
     }
 
-    /// Returns all containers. If the spec has a list of containers of an unknown kind, returns an error, because these
-    /// containers could run as any user.
+    /// Returns all containers. If the spec has a list of containers of an unknown kind, returns an error, because such
+    /// containers would pass unchecked.
     pub(super) fn containers(&self) -> Result<Vec<Container<'a>>, Malformed> {
         let spec = self.spec()?;
         let fields = spec.as_object().ok_or_else(|| Malformed(format!("{}spec is not an object", self.path)))?;
@@ -127,7 +127,7 @@ impl<'a> Container<'a> {
         changed_context(self.value, self.old)
     }
 
-    /// Returns the ports of the node that the container did not ask for before.
+    /// Returns the host ports that the container did not have before.
     pub(super) fn changed_host_ports(&self) -> Result<BTreeSet<i64>, Malformed> {
         let before = self.old.map_or(Ok(BTreeSet::new()), host_ports)?;
         Ok(host_ports(self.value)?.difference(&before).copied().collect())
@@ -226,7 +226,8 @@ fn deadline(pod: &Pod<'_>) -> Result<Option<Duration>, Malformed> {
 }
 
 /// Checks the lifetime, which a pod gives by its annotation, and optionally by its deadline too. Refuses a lifetime
-/// beyond the class's maximum, an annotation that is not a duration, and the removal of the annotation.
+/// beyond the class's maximum, an annotation that is not a duration, the removal of the annotation and, if the class
+/// requires lifetimes, a new pod without one.
 fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.lifetimes;
     let max = rules.max.map(Duration::from_secs);

@@ -232,8 +232,8 @@ fn giving() -> Rules {
     rules
 }
 
-/// Returns the uid of each container by Kubernetes' own rule: that of the container, otherwise that of the pod; `None`
-/// for that of the image.
+/// Returns the uid of each container by Kubernetes' own rule: the uid of the container, otherwise the uid of the pod;
+/// `None` if the image decides.
 fn runs_as(pod: &Value) -> Vec<Option<i64>> {
     let of = |value: &Value| value["securityContext"]["runAsUser"].as_i64();
     let lists = ["containers", "initContainers", "ephemeralContainers"];
@@ -379,7 +379,7 @@ proptest! {
             let had = old["spec"]["ephemeralContainers"].as_array().cloned().unwrap_or_default();
             let added = sent["spec"]["ephemeralContainers"].as_array().cloned().unwrap_or_default();
             let is_new = |container: &Value| had.iter().all(|had| had["name"] != container["name"]);
-            // The API server ignores everything else that was sent.
+            // The API server ignores everything else in the request.
             let mut stored = json!({"spec": {"securityContext": old["spec"]["securityContext"]}});
             stored["spec"]["ephemeralContainers"] = added.into_iter().filter(is_new).collect();
             prop_assert!(runs_as(&stored).iter().all(|uid| *uid == Some(UID)) && !escalates(&stored), "{}", stored);

@@ -1,8 +1,8 @@
 //! Parses the body of a request of the API server into a [`Review`], and writes the answer from a [`Decision`]
 //! (Kubernetes, `admission.k8s.io/v1`).
 //!
-//! Objects stay the JSON that was sent, so a field that this program does not know is neither lost nor taken for
-//! absent. The body is parsed once. If an object has a field twice, the body is refused.
+//! Objects are kept as the JSON that was sent, so fields that this program does not know are not lost. The body is
+//! parsed once. If an object has a field twice, the body is refused.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,9 +30,10 @@ pub struct Review<'a> {
     pub resource: Cow<'a, str>,
     /// The subresource, such as `ephemeralcontainers`; empty for the resource itself.
     pub subresource: Cow<'a, str>,
-    /// Empty if the API server has yet to generate the name.
+    /// The name of the object; empty if the API server has yet to generate it.
     pub name: Cow<'a, str>,
-    /// Empty for cluster-scoped objects. If the object is a namespace, this is its own name.
+    /// The namespace of the object; empty for cluster-scoped objects. If the object is a namespace, this is its own
+    /// name.
     pub namespace: Cow<'a, str>,
     /// The client that sent the request.
     pub user: User<'a>,
@@ -40,7 +41,7 @@ pub struct Review<'a> {
     pub object: Option<Json<'a>>,
     /// The object before the request; `None` for a creation.
     pub old_object: Option<Json<'a>>,
-    /// Whether the API server will store nothing.
+    /// Whether the request is a dry run, so that the API server stores nothing.
     pub dry_run: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The question with which `bursar webhook install` finds out whether the API server shows the client certificate that
-//! the webhook will require.
+//! The question of `bursar webhook install` to the webhook: does the API server show the client certificate that the
+//! webhook will require?
 //!
 //! The question is a pod in [`SELFTEST`] with the annotation [`QUESTION`], whose value is a [`ClientRules`]. The
 //! webhook always refuses the pod, with one of the sentences of [`Known`].
@@ -11,12 +11,12 @@ use crate::rules::senders::ClientRules;
 /// The annotation that makes a pod the question.
 pub const QUESTION: &str = "bursar.dev/client-certificate";
 
-/// What the webhook knows about the clients that send it reviews.
+/// The webhook's knowledge of the clients that send it reviews.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
-    /// This connection, and all other open connections that carried reviews, have the certificate in question.
+    /// This connection, and all other open connections that sent reviews, have the certificate in question.
     Verified,
-    /// This connection has the certificate, but connections from these addresses carry reviews without it.
+    /// This connection has the certificate, but reviews also come from these addresses without it.
     OthersToo(String),
     /// This connection does not have the certificate, for this reason.
     Unverified(String),
@@ -25,7 +25,7 @@ pub enum Known {
 const VERIFIED: &str = "its client certificate is verified";
 const OTHERS_TOO: &str = "; reviews also come without such a certificate, from ";
 const UNVERIFIED: &str = "its client certificate is not verified: ";
-/// Ends each sentence. Text after it comes from others.
+/// Marks the end of each sentence. Any text after it comes from others.
 const END: &str = "; bursar asked";
 
 impl Known {

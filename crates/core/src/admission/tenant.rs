@@ -1,4 +1,4 @@
-//! The tenant of a request's namespace, as the seal proves it, and the values of placeholders for this tenant.
+//! The tenant that the seal of a request's namespace proves, and the tenant's values for placeholders.
 
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{ContractError, Identity, SELFTEST};
@@ -72,8 +72,8 @@ impl<'a> Tenant<'a> {
         self.rules.lifetimes.unless(self.identity.exceptions.contains(&ExceptedRule::Lifetime))
     }
 
-    /// Replaces placeholders with the tenant's values. Returns `None` if a placeholder is unknown or has no value here,
-    /// so that the text matches nothing.
+    /// Replaces placeholders with the tenant's values. Returns `None` if a placeholder is unknown or the tenant has no
+    /// value for it, so that the text matches nothing.
     pub(super) fn fill(&self, text: &str) -> Option<String> {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;
@@ -100,8 +100,8 @@ impl<'a> Tenant<'a> {
         }
     }
 
-    /// Returns `{name}` as it was when the account was new, because the account may have been renamed since, and
-    /// another account may have the old name.
+    /// Returns the value of `{name}` from the namespace, which keeps the name that the account had when it was new. The
+    /// account may have been renamed since, and another account may have the old name.
     fn name(&self) -> Option<&'a str> {
         let namespace = self.identity.namespace.as_str();
         if namespace == SELFTEST {

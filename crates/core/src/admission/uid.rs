@@ -106,8 +106,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether a container without `runAsUser` runs as the tenant. Returns true for a template, because this rule checks
-/// each pod that is made from it.
+/// Whether a container without `runAsUser` runs as the tenant. Returns true for a template, because each pod made from
+/// it is checked itself.
 fn provided(pod: &Pod<'_>, posix: &PosixIdentity) -> Result<bool, Malformed> {
     let mut own = Vec::new();
     for context in contexts(pod) {
@@ -118,9 +118,9 @@ fn provided(pod: &Pod<'_>, posix: &PosixIdentity) -> Result<bool, Malformed> {
     Ok(pod.is_template() || told || own.iter().all(|own| *own == Some(i64::from(posix.uid.get()))))
 }
 
-/// Returns the security context of the pod itself, in the new object and, if there is one, in the old object. An
-/// existing pod's context cannot change, and the API server silently drops everything that is sent to
-/// `ephemeralcontainers` and `resize` except their own fields. So a value counts only if both objects have it.
+/// Returns the security context of the pod itself, in the new object and, if there is one, in the old object. The
+/// context of an existing pod cannot change: in requests to `ephemeralcontainers` and `resize`, the API server silently
+/// drops all other fields. So a value counts only if both objects have it.
 fn contexts<'a>(pod: &Pod<'a>) -> impl Iterator<Item = &'a Json<'a>> {
     let context = |pod: &'a Json<'a>| &pod["spec"]["securityContext"];
     [Some(pod.object), pod.old].into_iter().flatten().map(context)
@@ -156,7 +156,7 @@ impl Judge<'_> {
         self.decision.found(self.tenant.rules.uid.mode, Finding { rule: Rule::Uid, what, why, remedy });
     }
 
-    /// Returns whether one more finding would be dropped, so that its text need not be built.
+    /// Whether one more finding would be dropped, so that its text need not be built.
     fn leaves_out(&mut self) -> bool {
         self.decision.leaves_out(self.tenant.rules.uid.mode, Rule::Uid)
     }
@@ -233,7 +233,7 @@ impl Judge<'_> {
         if asks {
             self.found(format!("{} asks for {ESCALATION}", self.subject()), self.stays(), self.remove(ESCALATION));
         }
-        // If the rule for the node refuses this already, one message is enough.
+        // If the rule `host` refuses this already, one message is enough.
         if is_privileged && self.tenant.rules.host < self.tenant.rules.uid.mode {
             self.found(format!("{} asks to be privileged", self.subject()), self.stays(), self.remove("privileged"));
         }
@@ -300,8 +300,8 @@ impl Judge<'_> {
     }
 }
 
-/// Fills in what is absent: the pod's own security context if the pod is new, and the values of containers that cannot
-/// inherit them from the pod.
+/// Fills in what is absent: the pod's own security context if the pod is new, and, in containers, the values that
+/// cannot be inherited from the pod.
 pub(super) fn fill<'a>(spec: &mut Json<'a>, pod: &Pod<'a>, containers: &[Container<'a>], tenant: &Tenant<'a>) {
     let (rules, Some(posix)) = (tenant.rules, tenant.posix()) else { return };
     if rules.uid.mode != Mode::Enforce {

@@ -1,4 +1,4 @@
-//! JSON values that borrow their texts from the body of a request. Nothing of the body is lost.
+//! JSON values that borrow their texts from the body of a request. No part of the body is lost.
 //!
 //! `serde_json::Value` would copy each text and key. If an object has a key twice, parsing fails, because another
 //! parser could use the other value.
@@ -11,7 +11,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
-/// The API server's record of field owners. It is half of many objects, and few rules read it.
+/// The API server's record of field owners. It makes up half of many objects, and few rules read it.
 const UNREAD: &str = "managedFields";
 
 /// A JSON value.
@@ -27,7 +27,7 @@ pub enum Json<'a> {
     Text(Cow<'a, str>),
     List(Vec<Json<'a>>),
     Object(Object<'a>),
-    /// The text of `managedFields`. It is known to be JSON, and [`Json::read`] parses it when a rule needs it.
+    /// The text of `managedFields`. The text is valid JSON, and is parsed by [`Json::read`] only if a rule needs it.
     Unread(Cow<'a, str>),
 }
 
@@ -122,7 +122,7 @@ impl<'a> Object<'a> {
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Json<'a>> {
         if self.0.len() <= FEW {
-            // Most keys have another length, so the comparison ends at once.
+            // Most keys differ in length, so each comparison ends at once.
             return self.0.iter().find(|(own, _)| own.as_ref() == key).map(|(_, value)| value);
         }
         self.place(key).ok().map(|at| &self.0[at].1)

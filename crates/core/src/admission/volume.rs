@@ -1,8 +1,8 @@
-//! Checks the volumes of a pod: sources within the namespace pass, and sources from outside only if the class allows
-//! them.
+//! Checks the volumes of a pod: sources within the namespace pass, and sources from outside pass only if the class
+//! allows them.
 //!
-//! Only known sources that cannot leave the namespace pass, so a source that a later version of Kubernetes adds does
-//! not.
+//! Only known sources that cannot leave the namespace count as sources within it. A source that a later version of
+//! Kubernetes adds therefore counts as one from outside.
 
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, field, list, quoted, text};
@@ -11,7 +11,7 @@ use super::tenant::Tenant;
 use super::value::{Json, Object};
 use crate::rules::{AllowedVolume, Mode};
 
-/// Sources of `volumes[]` that contain only data of the namespace, or none. Images have a rule of their own.
+/// Sources of `volumes[]` that contain only data of the namespace, or no data. Images have a rule of their own.
 pub const OWN: [&str; 8] =
     ["configMap", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"];
 /// Like [`OWN`], but sources of `projected.sources[]`. Tokens are checked by their audience.
@@ -139,8 +139,8 @@ fn named<'a>(tenant: &Tenant<'a>, what: String, remedy: &'static str, source: &s
     })
 }
 
-/// Whether `allowed`, which has placeholders, covers `path`. An allowed path that ends in `/` covers everything beneath
-/// it too. Nothing covers a path that can be read in two ways (`..`, `//`).
+/// Whether `allowed`, which has placeholders, covers `path`. An allowed path that ends in `/` also covers everything
+/// beneath it. An ambiguous path (with `..` or `//`) is never covered.
 fn covers(tenant: &Tenant<'_>, allowed: &str, path: &str) -> bool {
     let path = if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
     let Some(allowed) = tenant.fill(allowed) else { return false };
@@ -153,8 +153,8 @@ fn covers(tenant: &Tenant<'_>, allowed: &str, path: &str) -> bool {
     }
 }
 
-/// Whether an allowed path of the node contains a placeholder, so that a tenant owns the folder. The tenant may put
-/// links there, which the node would follow to any place, so nothing beneath the folder may be mounted.
+/// Whether an allowed path of the node contains a placeholder, so that a tenant owns the folder. Nothing beneath such a
+/// folder may be mounted, because the tenant could put a link there that leads the node to any other path.
 fn is_own(allowed: &str) -> bool {
     allowed.contains('{')
 }

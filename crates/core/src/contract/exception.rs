@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// A rule that an account can be excepted from. Rules that keep a pod from running as another account, or from posing
-/// as one, are not in this list: no account is ever excepted from them.
+/// as one, are not in this enum: no account is ever excepted from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExceptedRule {

@@ -14,7 +14,7 @@ use crate::identity::{ClusterName, Uid};
 pub const LEDGER: &str = "ledger";
 /// Key of the highest generation in use.
 pub const HIGHEST: &str = "generation";
-/// Key of the uids that workspaces have or had.
+/// Key of [`Mark::uids`].
 pub const UIDS: &str = "uids";
 /// Key of the signature.
 pub const SIGNATURE: &str = "seal";
@@ -28,12 +28,12 @@ pub struct Mark {
     pub ledger: String,
     /// The ledger's highest generation in use.
     pub generation: u64,
-    /// The highest uid that a workspace got from each range.
+    /// The highest uid that a workspace got from each range, and the uids of workspaces outside of the ranges.
     pub uids: BTreeSet<Uid>,
 }
 
 impl Mark {
-    /// Returns the data of the mark's ConfigMap in `cluster`. In another cluster, a copy is invalid.
+    /// Returns the data of the mark's ConfigMap in `cluster`. A copy in another cluster is invalid.
     #[must_use]
     pub fn signed(&self, cluster: &ClusterName, sealer: &Sealer) -> BTreeMap<String, String> {
         let signature = sealer.0.sign(&self.message(cluster));
@@ -62,7 +62,8 @@ impl Mark {
         public_keys.iter().any(holds).then_some(mark)
     }
 
-    /// Returns `None` without uids, so that marks made before workspaces had uids stay valid.
+    /// Returns the uids for the ConfigMap. `None` if there are no uids, so that marks made before workspaces had uids
+    /// stay valid.
     fn uids_text(&self) -> Option<String> {
         let uids: Vec<String> = self.uids.iter().map(Uid::to_string).collect();
         (!uids.is_empty()).then(|| uids.join(","))

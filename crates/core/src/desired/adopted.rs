@@ -1,4 +1,4 @@
-//! Foreign namespaces that a class adopts: what their owners get in them.
+//! Builds what a class puts into the foreign namespaces that it adopts.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +37,8 @@ pub(super) fn objects(place: &Place<'_>, class: &Class, owner: Option<&Value>, p
     manifests
 }
 
-/// Whether a credential works in other namespaces. A service account token is for a machine, and only for its own
-/// namespace.
+/// Whether a credential works in other namespaces. The token of a service account does not: it is for a machine, and
+/// gives rights only in the namespace of that account.
 pub(super) const fn works_elsewhere(rule: Option<&CredentialRule>) -> bool {
     match rule {
         Some(rule) => !matches!(rule.kind, CredentialKind::ServiceAccount { .. }),
@@ -46,7 +46,7 @@ pub(super) const fn works_elsewhere(rule: Option<&CredentialRule>) -> bool {
     }
 }
 
-/// Returns notices about owners who have no credential for their namespaces.
+/// Returns notices about accounts that own adopted namespaces and have no credential for them.
 pub(super) fn notices(ledger: &LedgerState, desired: &BTreeMap<AccountId, DesiredAccount>) -> Vec<Notice> {
     let notice = |((cluster, namespace), row): (&(ClusterName, NamespaceName), &_)| {
         let row: &crate::ledger::adopted::AdoptedNamespace = row;

@@ -10,7 +10,7 @@ use crate::identity::{AccountKind, ClusterName};
 use crate::policy::{Class, CredentialKind, DAEMON_USER, Policy};
 use crate::rules::approver::{ApprovedClass, ApproverRules, VERSION};
 
-/// The parts of the rules that are not in the configuration.
+/// The parts of the rules that do not come from the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Owned<'a> {
     /// The ledger that owns the cluster.
@@ -23,7 +23,7 @@ pub struct Owned<'a> {
     pub own_lifetime: Duration,
 }
 
-/// Returns the rules of `cluster`: those of all classes whose accounts get certificates there.
+/// Returns the rules of `cluster`, for all classes whose accounts get certificates there.
 #[must_use]
 pub fn approver_rules(policy: &Policy, cluster: &ClusterName, owned: Owned<'_>) -> ApproverRules {
     let Owned { ledger, administrators, public_key, own_lifetime } = owned;
@@ -39,7 +39,7 @@ pub fn approver_rules(policy: &Policy, cluster: &ClusterName, owned: Owned<'_>) 
     }
 }
 
-/// Returns the classes that an approver with the rules `known` does not know as they are now: new classes, and classes
+/// Returns the classes whose present settings the rules `known` of an approver do not cover: new classes, and classes
 /// that differ in anything but a shorter lifetime.
 #[must_use]
 pub fn unknown_classes(policy: &Policy, cluster: &ClusterName, known: &ApproverRules) -> BTreeSet<String> {
@@ -99,8 +99,8 @@ mod tests {
         assert!(unknown_classes(&policy(), &prod(), &known).is_empty());
         let with = |lifetime: Duration| {
             let mut policy = policy();
-            let class = policy.classes.get_mut("tool").expect("class tool");
-            class.credential.as_mut().expect("its credential").kind = CredentialKind::Certificate { lifetime };
+            let class = policy.classes.get_mut("tool").expect("the policy has class tool");
+            class.credential.as_mut().expect("there is a credential").kind = CredentialKind::Certificate { lifetime };
             policy
         };
         let longer = with(Duration::from_hours(1000 * 24));

@@ -1,4 +1,5 @@
-//! Decides which classes take an account, by its kind, and by its groups or its place in the directory.
+//! Decides which classes take an account. Each class selects accounts by kind, and by their groups or their place in
+//! the directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,12 +40,12 @@ impl<'a> Groups<'a> {
         self.named(group).any(|group| group.account.has_member(person) && !group.loses(person))
     }
 
-    /// Whether the person is in the group, even if the person is leaving it or the group is gone.
+    /// Like [`Self::keeps`], but a group that is gone counts too.
     fn had(&self, group: &str, person: &Account) -> bool {
         self.named(group).any(|group| group.account.has_member(person))
     }
 
-    /// Whether the person is in the group, even if the person is leaving it, unless the group is gone.
+    /// Whether the person is in a group with this name that is not gone. A person who is leaving the group counts too.
     #[must_use]
     pub fn keeps(&self, group: &str, person: &Account) -> bool {
         self.named(group).any(|group| group.account.has_member(person) && !group.gone)
@@ -61,14 +62,14 @@ impl Group<'_> {
     }
 }
 
-/// The classes that take an account.
+/// The classes that take an account, now and before pending removals.
 #[derive(Clone)]
 pub(super) struct Taken<'p> {
-    /// The classes now, sorted by name.
+    /// The classes that take the account now, sorted by name.
     pub(super) now: Vec<&'p Class>,
-    /// The classes if no pending removal from a group is carried out.
+    /// The classes that would take the account if no pending removal from a group were carried out.
     pub(super) before: Vec<&'p Class>,
-    /// The groups because of which the two differ.
+    /// The groups whose pending removals make the two lists differ.
     pub(super) rests_on: BTreeSet<AccountId>,
 }
 
@@ -102,7 +103,7 @@ pub(super) fn taken<'p>(
     Taken { now, before, rests_on }
 }
 
-/// Returns the groups that are or will be workspaces of a class with a uid range, and have no uid.
+/// Returns the groups without a uid that are or will be workspaces of a class with a uid range.
 #[must_use]
 pub fn groups_without_uid<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Vec<(&'a Account, &'a Class, UidRange)> {
     if policy.uid_ranges().next().is_none() {
@@ -123,14 +124,15 @@ pub fn groups_without_uid<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Ve
         .collect()
 }
 
-/// Returns the classes that take an account now, and those that made it a tenant. All its objects come from these.
+/// Returns the classes that take an account now, and the classes by which it became a tenant. All its objects come from
+/// these classes.
 #[must_use]
 pub fn classes_of<'p>(account: &Account, ledger: &LedgerState, policy: &'p Policy) -> Vec<&'p Class> {
     classes_by(account, ledger, policy, &Groups::of(ledger, &policy.lifecycle))
 }
 
-/// Returns the accounts for which [`classes_of`] returns this class, and those that became tenants by a class of this
-/// name, even if that class is no longer configured.
+/// Returns the accounts for which [`classes_of`] returns this class, and the accounts that became tenants by a class of
+/// this name, even if that class is no longer configured.
 #[must_use]
 pub fn accounts_of<'a>(class: &str, ledger: &'a LedgerState, policy: &Policy) -> Vec<&'a Account> {
     let groups = Groups::of(ledger, &policy.lifecycle);
@@ -182,9 +184,9 @@ pub fn classes_of_namespaces<'a>(ledger: &'a LedgerState, policy: &'a Policy) ->
     classes
 }
 
-/// Returns the names of former classes that namespaces in `cluster` may still carry, each with the class that takes
-/// their accounts now, whose rules apply until the label changes. A name is left out if its accounts now go to several
-/// classes, or to none.
+/// Returns the names of former classes that namespaces in `cluster` may still carry, each with the class that takes the
+/// accounts of these namespaces now. The rules of that class apply until the label changes. A name is left out if its
+/// accounts are now taken by several classes, or by none.
 #[must_use]
 pub fn former_classes<'p>(
     ledger: &LedgerState,
@@ -192,7 +194,8 @@ pub fn former_classes<'p>(
     cluster: &ClusterName,
 ) -> BTreeMap<String, &'p Class> {
     let has_namespaces = |class: &&Class| class.clusters.contains(cluster) && class.namespace.is_some();
-    // The first class stays in the list after the label has changed: the end of a rename then changes no rules.
+    // The class by which the tenant began stays in the list after the label has changed, so that no rules change at the
+    // end of a rename.
     let mut accounts: BTreeMap<String, Vec<(&AccountId, bool)>> = BTreeMap::new();
     for ((id, _), tenant) in ledger.tenants.iter().filter(|((_, at), _)| at == cluster) {
         let Some(namespace) = &tenant.namespace else { continue };
@@ -217,7 +220,8 @@ pub fn former_classes<'p>(
         main(&here).filter(has_namespaces)
     };
     let by_name = accounts.into_iter().filter_map(|(name, accounts)| {
-        // How many accounts each class takes.
+        // The classes that take the accounts whose label is this name (`true`) or another name (`false`), each with the
+        // number of these accounts.
         let classes = |carried: bool| -> BTreeMap<&'p str, (usize, &'p Class)> {
             let mut classes = BTreeMap::new();
             let ids = accounts.iter().filter(|(_, carries)| *carries == carried).map(|(id, _)| *id);
@@ -235,8 +239,9 @@ fn only<'p>(classes: BTreeMap<&str, (usize, &'p Class)>) -> Option<&'p Class> {
     classes.next().filter(|_| classes.next().is_none()).map(|(_, class)| class)
 }
 
-/// Returns the class that a former class became, if no namespace is recorded with its label; older versions recorded
-/// none. `classes` take the accounts that began in it. Some of these may have moved to another class long before.
+/// Returns the class that a former class became, if no recorded label names it: older versions recorded no labels.
+/// `classes` are the classes that now take the accounts that began in the former class. Some of these accounts may have
+/// moved to another class long before.
 fn successor<'p>(mut classes: BTreeMap<&'p str, (usize, &'p Class)>, ledger: &LedgerState) -> Option<&'p Class> {
     let begun: BTreeSet<&str> = ledger.tenants.values().map(|tenant| tenant.class.as_str()).collect();
     if classes.keys().any(|class| !begun.contains(class)) {
@@ -246,7 +251,7 @@ fn successor<'p>(mut classes: BTreeMap<&'p str, (usize, &'p Class)>, ledger: &Le
     classes.into_values().max_by_key(|(accounts, _)| *accounts).map(|(_, class)| class)
 }
 
-/// Returns the class of an account's own namespace in a cluster. `classes` are those that take the account there.
+/// Returns the class of an account's own namespace in a cluster. `classes` are the classes that take the account there.
 pub(super) fn main<'p>(classes: &[&'p Class]) -> Option<&'p Class> {
     classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied()
 }

@@ -37,7 +37,8 @@ pub fn subject(account: &Account, generation: u64) -> Subject {
     }
 }
 
-/// Returns the name of a generation's service account. A new generation has a new one, for which no token exists yet.
+/// Returns the name of a generation's service account. A new generation gets a new service account, for which no token
+/// exists yet.
 #[must_use]
 pub fn service_account(generation: u64) -> String {
     format!("{SERVICE_ACCOUNT_PREFIX}{generation}")
@@ -65,7 +66,8 @@ pub fn holder(
         (Some(CredentialKind::Oidc(oidc)), _) => {
             json!({"apiGroup": GROUP, "kind": "User", "name": oidc.user.replace("{name}", &account.name)})
         }
-        // Outside the tenant's namespace, a service account gets no rights: bindings name a group without members.
+        // A service account gets no rights outside of its own namespace, so bindings there name a group without
+        // members.
         (None | Some(CredentialKind::Certificate { .. } | CredentialKind::ServiceAccount { .. }), _) => {
             let group = generation_group(&account.account_name(), generation);
             json!({"apiGroup": GROUP, "kind": "Group", "name": group})
@@ -73,7 +75,8 @@ pub fn holder(
     }
 }
 
-/// Whether a subject is a service account. Its token is for a machine, and only for its own namespace.
+/// Whether a subject is a service account. The token of a service account is for a machine, and is valid only for the
+/// namespace of that account.
 #[must_use]
 pub fn is_service_account(subject: &Value) -> bool {
     subject["kind"] == ManagedKind::ServiceAccount.row().kind
@@ -126,8 +129,8 @@ pub fn is_ours(key: &ObjectKey) -> bool {
     }
 }
 
-/// Returns the credentials of an account in a cluster: one, or one for each host. `namespace` is the default of the
-/// contexts.
+/// Returns the credentials of an account in a cluster: a single one, or one for each host. `namespace` is the default
+/// of the contexts.
 #[must_use]
 pub fn credentials(
     account: &Account,
@@ -190,7 +193,7 @@ fn shape(proof: &Proof, host: &HostName) -> Value {
     }
 }
 
-/// Destructured, so that a new field of an endpoint cannot be forgotten.
+/// The endpoint is destructured, so that a new field cannot be forgotten.
 fn face(endpoint: &Endpoint) -> Value {
     let Endpoint { url, ca_pem, tls_server_name, proxy } = endpoint;
     json!({"url": url, "ca": ca_pem, "tls_server_name": tls_server_name, "proxy": proxy})

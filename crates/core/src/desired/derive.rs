@@ -25,8 +25,8 @@ use crate::ledger::people::PeopleByEntry;
 use crate::ledger::{Account, LedgerState, Order, Tenant};
 use crate::policy::{Class, Endpoint, Policy, Reapers};
 
-/// How long a person who asked for an account is assumed to wait for it. Until then, the account is created before
-/// others.
+/// How long a person who asked for an account is assumed to wait for it. During this time, the account is created
+/// before others.
 const AWAITED: SignedDuration = SignedDuration::from_mins(2);
 
 /// Returns the desired state of all tenants, for a single plan. A daemon keeps a [`Deriver`].
@@ -37,8 +37,8 @@ pub fn derive(ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Times
     deriver.desired
 }
 
-/// Derives repeatedly, and rebuilds only accounts whose inputs changed. The result equals that of [`derive`], even
-/// after a preview of a hypothetical ledger, except that manifests of applied objects are dropped.
+/// Derives repeatedly, and rebuilds only accounts whose inputs changed. The result equals the result of [`derive`],
+/// even after a preview of a hypothetical ledger, except that manifests of applied objects are dropped.
 #[derive(Debug, Default)]
 pub struct Deriver {
     desired: DesiredState,
@@ -66,7 +66,7 @@ impl Deriver {
         self.desired.notices.clear();
         self.desired.reaps.clone_from(&policy.reapers);
         self.desired.clusters = policy.clusters.keys().cloned().collect();
-        // Workspaces last: the bindings of a workspace depend on its people's own accounts.
+        // Workspaces come last, because their bindings depend on the people's own accounts.
         let mut workspaces = Vec::new();
         let (heavy, endpoints) = (&mut self.heavy, &mut self.endpoints);
         let mut derive = |desired: &mut DesiredState, inputs: &mut BTreeMap<_, Inputs>, subject: &Subject<'_>| {
@@ -83,7 +83,7 @@ impl Deriver {
                     share(&mut derived, endpoints);
                     if is_settled(&derived) {
                         inputs.insert(id.clone(), Inputs::of(subject));
-                        // Manifests that were asked for are kept, because the next plan would ask again.
+                        // Manifests that were asked for are kept, because the next plan would ask for them again.
                         let is_heavy = !whole.contains(id) && !derived.lighten(ledger);
                         heavy.extend(is_heavy.then(|| id.clone()));
                     }
@@ -106,7 +106,7 @@ impl Deriver {
         self.desired.notices.sort();
         self.desired.notices.dedup();
         self.desired.accounts.retain(|id, _| ledger.accounts.contains_key(id));
-        // The ledger of a preview may have had other accounts. If an id comes back later, it is built again.
+        // The ledger of a preview may have had other accounts. If an id comes back later, its state is built again.
         self.inputs.retain(|id, _| self.desired.accounts.contains_key(id));
         let accounts = &mut self.desired.accounts;
         self.heavy.retain(|id| accounts.get_mut(id).is_some_and(|account| !account.lighten(ledger)));
@@ -126,8 +126,9 @@ impl Deriver {
     }
 }
 
-/// Derives single accounts with all their manifests, and keeps nothing. It is right only if [`is_separable`] says that
-/// no account depends on the state of another one. The caller passes the accounts for which something may be due.
+/// Derives single accounts with all their manifests, and keeps nothing. The result is right only if [`is_separable`]
+/// returns `true`, because no account may depend on the state of another. The caller passes the accounts for which
+/// something may be due.
 pub struct Each<'a> {
     world: World<'a>,
     generation: u64,
@@ -138,7 +139,7 @@ pub struct Each<'a> {
 pub struct Derived {
     /// `None` if the account is not a tenant and nothing makes it one.
     pub account: Option<DesiredAccount>,
-    /// Only a change of the account's own rows or of its classes can change the result.
+    /// Whether only a change of the account's own rows or of its classes can change the result.
     pub is_settled: bool,
     /// The classes that take the account.
     pub classes: Vec<String>,
@@ -169,8 +170,8 @@ impl<'a> Each<'a> {
         Self { generation: ledger.last_generation, world, claimed: Claims::new() }
     }
 
-    /// Returns `None` if the account is a workspace. A cycle must derive its accounts in the order of their ids,
-    /// because new generations are assigned in the order of the calls.
+    /// Derives one account. Returns `None` if the account is a workspace. A cycle must derive accounts in the order of
+    /// their ids, because new generations are assigned in the order of the calls.
     pub fn derive(&mut self, account: &'a Account, notices: &mut Vec<Notice>) -> Option<Derived> {
         let Self { world, generation, claimed } = self;
         let (subject, told) = (world.subject(account), notices.len());
@@ -209,7 +210,7 @@ fn share(account: &mut DesiredAccount, known: &mut Vec<Arc<BTreeMap<String, Endp
     }
 }
 
-/// Whether nothing is due, so that only changed inputs can change the desired state.
+/// Whether nothing is due, so that the desired state can change only if the inputs change.
 fn is_settled(derived: &DesiredAccount) -> bool {
     derived.held.is_none()
         && derived.transition.is_none()
@@ -219,7 +220,7 @@ fn is_settled(derived: &DesiredAccount) -> bool {
         && derived.rests_on.is_empty()
         // The end of a tenant depends on what is archived and what is deleted.
         && derived.clusters.values().all(|tenant| tenant.end.is_none())
-        // In a place that is given up, what stays depends on the existing bindings.
+        // In a place that is given up, the existing bindings decide what stays.
         && !derived.otherwise.iter().flat_map(|kept| kept.clusters.values()).any(|tenant| tenant.given_up)
 }
 

@@ -1,4 +1,4 @@
-//! Decides what is due in an account's life: creation, suspension, resumption, its end, a new generation.
+//! Decides what is due in an account's life: creation, suspension, resumption, the end, or a new generation.
 
 use jiff::Timestamp;
 
@@ -13,7 +13,7 @@ pub(super) struct Verdict {
     pub(super) regenerated: Option<Regeneration>,
     /// The account has no access after the transition.
     pub(super) suspended: bool,
-    /// What its end requires for its namespaces.
+    /// The requirements of the account's end for its namespaces.
     pub(super) end: Option<EndOfTenant>,
 }
 
@@ -22,25 +22,25 @@ impl Verdict {
     pub(super) const SUSPENDED: Self = Self { transition: None, regenerated: None, suspended: true, end: None };
 }
 
-/// The facts that decide.
+/// The facts on which the verdict depends.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Evidence<'a> {
     pub(super) account: &'a Account,
     /// A class takes the account.
     pub(super) wanted: bool,
-    /// Sorted from the oldest to the newest.
+    /// Open orders, from the oldest to the newest.
     pub(super) orders: &'a [&'a Order],
     pub(super) lifecycle: &'a Lifecycle,
-    /// Absences, marks and lost classes count. If not, the verdict is what remains when the guard refuses every
-    /// removal.
+    /// Whether absences, marks and lost classes count. If not, the verdict is the one that remains if the guard refuses
+    /// every removal.
     pub(super) removals: bool,
-    /// Members who leave count.
+    /// Whether leaving members count.
     pub(super) leavings: bool,
     pub(super) namespaces: Namespaces,
     /// The account has credentials of which a leaving member may have kept a copy.
     pub(super) shared: bool,
-    /// The time since which nothing ran in any of its namespaces; `None` if that is not too long.
+    /// Since when nothing has run in any of its namespaces; `None` if this is not long enough for a suspension.
     pub(super) idle: Option<Timestamp>,
     /// When the account was last asked for.
     pub(super) asked: Option<Timestamp>,
@@ -51,13 +51,14 @@ pub(super) struct Evidence<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Namespaces {
     pub(super) count: u64,
-    /// Each was archived during the present suspension.
+    /// All namespaces were archived during the present suspension.
     pub(super) archived: bool,
-    /// None exists any more.
+    /// No namespace exists any more.
     pub(super) gone: bool,
 }
 
-/// Whether complete reads have not shown the account for `absent_for`. With `0s`, the first such read is enough.
+/// Whether complete reads have not shown the account for `absent_for`. If `absent_for` is `0s`, the first such read is
+/// enough.
 pub(super) fn is_absent(account: &Account, lifecycle: &Lifecycle) -> bool {
     account.absence.is_some_and(|absence| absence.seconds >= lifecycle.absent_for.as_secs())
 }
@@ -70,7 +71,7 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
         (State::New, Some(cause)) if cause.ordered().is_some() => Some(Transition::Suspend(cause)),
         (State::New, None) if wanted && account.absence.is_none() => Some(Transition::Create),
         (State::New, _) | (State::Deleted, Some(_)) => return None,
-        // Only a directory entry brings a deleted account back, not a class that takes it again.
+        // Only a directory entry brings a deleted account back. It is not enough that a class takes the account again.
         (State::Deleted, None) if account.absence.is_some() => return None,
         (State::Archived, Some(cause)) => archived(evidence, cause),
         (State::Active, Some(cause)) => Some(Transition::Suspend(cause)),
@@ -141,8 +142,8 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
         Some(mark) => Some(Suspension::Disabled { mark: mark.clone() }),
         None if is_absent(account, lifecycle) => Some(Suspension::Absent),
         None if !wanted => Some(Suspension::Left),
-        // The counted absence is short again, but the entry is still missing: only an entry that is shown ends this
-        // suspension.
+        // The counted absence is short again, but the entry is still missing: this suspension ends only when a read
+        // shows the entry.
         None if account.absence.is_some() && standing == Some(Suspension::Absent) => standing,
         None if matches!(standing, Some(Suspension::Idle { .. }))
             && !resumed
@@ -154,8 +155,8 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
     }
 }
 
-/// Whether the known suspension covers the cause already. A further order is always a new cause, because it may set
-/// another end or evict again.
+/// Whether the known suspension covers the cause already. Another order is always a new cause, because it may change
+/// the end of the suspension or evict workloads again.
 fn is_same(known: &Suspension, cause: &Suspension) -> bool {
     kind(known) == kind(cause) && (cause.ordered().is_none() || known == cause)
 }
@@ -171,8 +172,8 @@ fn kind(suspension: &Suspension) -> u8 {
     }
 }
 
-/// Returns why every older certificate must become invalid, if it must. A suspension raises the generation and no
-/// certificate is issued for the new one, so until a resumption nothing is left to revoke.
+/// Returns why all older certificates must become invalid; `None` if they need not. A suspension raises the generation,
+/// and no certificate is issued for the new generation, so a suspended account has nothing to revoke.
 fn regenerated(evidence: Evidence<'_>, suspended: bool) -> Option<Regeneration> {
     let Evidence { account, orders, lifecycle, leavings, shared, now, .. } = evidence;
     match (account.state, suspended) {

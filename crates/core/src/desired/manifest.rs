@@ -1,13 +1,14 @@
 //! Site templates: parsed YAML with placeholders in its strings becomes an object of a tenant.
 //!
-//! Values are put into strings that are already parsed, so no value can end its string and become structure. Values are
-//! not expanded again: a person named `{uid}` keeps that name.
+//! Values are put into strings that are already parsed, so a value cannot end its string and change the structure.
+//! Placeholders in values are not replaced: a person named `{uid}` keeps that name.
 
 use serde_json::{Map, Value};
 
 use super::Place;
 
-/// Returns the object, always in the tenant's namespace. Returns `None` if it has no `apiVersion`, kind or name.
+/// Returns the object, which is always in the tenant's namespace. Returns `None` if it has no `apiVersion`, kind or
+/// name.
 #[must_use]
 pub fn render(template: &Value, place: &Place<'_>) -> Option<Value> {
     let mut object = filled(template, place);
@@ -31,7 +32,7 @@ fn filled(value: &Value, place: &Place<'_>) -> Value {
 }
 
 /// Replaces `{name}`, `{namespace}`, `{uid}`, `{gid}`, `{account}` and `{class}` with the tenant's values. Any other
-/// brace stays, and so does a number that the account does not have.
+/// text in braces stays. `{uid}` and `{gid}` stay if the account has none.
 #[must_use]
 pub fn fill(text: &str, place: &Place<'_>) -> String {
     let mut filled = String::with_capacity(text.len());

@@ -1,8 +1,8 @@
 //! Derives the desired state from accounts and policy: objects, credentials and homes. [`derive()`] cannot fail,
-//! because everything it builds from was validated.
+//! because all its inputs were validated.
 //!
-//! `class` decides who is a tenant, `life` what is due in the life of an account, and `tenant` builds what a tenant
-//! gets, with `namespace`, `quota`, `network`, `volume`, `manifest`, `rbac` and `credential`.
+//! `class` decides which accounts are tenants, and `life` what is due in the life of an account. `tenant` builds what a
+//! tenant gets, with the help of `namespace`, `quota`, `network`, `volume`, `manifest`, `rbac` and `credential`.
 
 mod adopted;
 pub mod approver_rules;
@@ -60,11 +60,11 @@ pub struct DesiredState {
     pub clusters: BTreeSet<ClusterName>,
     /// The policy of the reapers, which end unused workloads and namespaces.
     pub reaps: Reapers,
-    /// Problems of accounts, such as an account that should be a tenant and cannot be one.
+    /// Problems of accounts, such as that of an account that should be a tenant but cannot be one.
     pub notices: Vec<Notice>,
 }
 
-/// A problem that an administrator should know, because no plan can remove it.
+/// A problem that an administrator should know, because no plan can solve it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Notice {
     pub account: AccountName,
@@ -77,16 +77,16 @@ pub struct Notice {
 pub struct DesiredAccount {
     /// `tool:foo`.
     pub account: AccountName,
-    /// Shown in the text of the plan.
+    /// The POSIX ids, shown in the text of the plan.
     pub posix: Option<PosixIdentity>,
     /// The class whose limits apply: the one that took the account first.
     pub class: String,
     /// The change in the account's life that is due.
     pub transition: Option<Transition>,
     /// The generation that its certificates and bindings should have. If `regenerated` is set, this is already the new
-    /// one.
+    /// generation.
     pub generation: u64,
-    /// Why the generation is a new one.
+    /// Why the generation is new; `None` if it is not.
     pub regenerated: Option<Regeneration>,
     /// The hold, if there is one: the plan is made and shown, but not carried out.
     pub held: Option<Note>,
@@ -96,23 +96,24 @@ pub struct DesiredAccount {
     pub adopts: BTreeSet<String>,
     /// The actor and the reason of the newest order.
     pub ordered: Option<Note>,
-    /// A person who recently asked for the account may be waiting for it.
+    /// Whether a person who recently asked for the account may be waiting for it.
     pub awaited: bool,
     /// Members whose removal is due, with their names.
     pub leaving: BTreeMap<DirectoryId, AccountName>,
-    /// Accounts because of which access is removed here: groups that are gone or lost members, and people of a
-    /// workspace who lose their own access.
+    /// Accounts that cause a removal of access here: groups that are gone or lost members, and people of a workspace
+    /// who lose their own access.
     pub rests_on: BTreeSet<AccountId>,
-    /// The guard refuses the removal of some people from a workspace: in this state they keep their access, while other
-    /// members leave.
+    /// Whether this state is for a workspace from which the guard refuses to remove some people: they keep their
+    /// access, while other members leave.
     pub keeps_people: bool,
     /// People of a workspace whose own creation or return the guard may still refuse, with the subject of their
     /// bindings in each cluster.
     pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, Value>>,
-    /// The state to use if the guard refuses the removal, the return or the end that this state contains. Without it,
-    /// an account that a limit holds back would lose its access after all when its certificate expires.
+    /// The state to use if the guard refuses the removal, the return or the end that this state contains. Without this
+    /// state, nothing would renew the certificate of an account whose removal a limit refuses, so the account would
+    /// lose its access when the certificate expires.
     pub otherwise: Option<Box<DesiredAccount>>,
-    /// The SSH keys that its home should have; `None` if it should have none of ours.
+    /// The SSH keys that its home should have; `None` if the home should have no keys of ours.
     pub ssh: Option<DesiredKeys>,
     /// Its place in each cluster.
     pub clusters: BTreeMap<ClusterName, Box<DesiredTenant>>,
@@ -125,8 +126,8 @@ impl DesiredAccount {
         self.transition.is_some() || self.regenerated.is_some() || !self.orders.is_empty() || !self.leaving.is_empty()
     }
 
-    /// Drops the manifests of objects that were applied unchanged, and shares the keys of the ledger. Returns whether
-    /// no manifest is left.
+    /// Drops the manifests of objects that were applied with this digest, and shares the keys of the ledger. Returns
+    /// whether no manifest is left.
     fn lighten(&mut self, ledger: &LedgerState) -> bool {
         for tenant in self.clusters.values_mut() {
             let shared = |key| ledger.objects.get_key_value(&key).map_or(key, |(known, _)| known.clone());
@@ -182,17 +183,17 @@ pub struct DesiredTenant {
     pub namespace: Option<NamespaceName>,
     /// New pods cannot start, and the workloads are stopped.
     pub suspended: bool,
-    /// No class gives the account this place any more, but its suspension is refused or held. Everything there stays;
+    /// No class gives the account this place any more, but its removal is refused or held. Everything there stays;
     /// bindings lose only the subjects that have to leave them.
     pub given_up: bool,
-    /// What the end of the tenant requires in this cluster.
+    /// The step that the tenant's end requires in this cluster; `None` if it has not begun.
     pub end: Option<EndOfTenant>,
-    /// Digest of everything that the objects take from the tenant itself. If the objects differ and this digest does
-    /// not, the policy has changed.
+    /// Digest of everything in the objects that comes from the tenant itself. If an object differs although this digest
+    /// is the same, the policy has changed.
     pub own: DigestText,
     /// Every object that should exist. Other objects that the ledger knows should not exist.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
-    /// The Pod Security levels for adopted namespaces that have none: the class and its level, by namespace.
+    /// The Pod Security level that each adopted namespace gets if it has none, with the class that asks for it.
     pub levels: BTreeMap<NamespaceName, (String, PodSecurity)>,
     /// Directories that are created before the PersistentVolume with this name.
     pub directories: BTreeMap<String, DirectoryTarget>,
@@ -210,7 +211,7 @@ pub struct DesiredTenant {
     pub home: Option<HomeTarget>,
 }
 
-/// What the end of a suspended tenant requires in one cluster.
+/// A step that the end of a suspended tenant requires in one cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndOfTenant {
     /// The namespace must be archived.
@@ -229,7 +230,7 @@ pub struct DesiredObject {
     pub digest: DigestText,
     /// `spec.hard` of a quota.
     pub hard: Option<JsonText>,
-    /// What happens if another program or person changes the object.
+    /// What happens if another client changes the object.
     pub drift: DriftMode,
     /// The resources of a quota whose edits are reverted, although edits of other resources are adopted.
     pub locked: BTreeSet<String>,
@@ -270,7 +271,7 @@ impl DesiredObject {
     }
 }
 
-/// The place of a tenant, as the builders of its objects need it.
+/// The place of a tenant: the input of the functions that build its objects.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     pub cluster: &'a ClusterName,
@@ -278,11 +279,11 @@ pub struct Place<'a> {
     pub account: &'a Account,
     /// The class of the namespace.
     pub class: &'a str,
-    /// Only certificates of this generation are valid.
+    /// The present generation: only its certificates are valid.
     pub generation: u64,
     /// The tenant has no access.
     pub suspended: bool,
-    /// When the tenant will be suspended, if nothing runs in the namespace and its people were warned.
+    /// When the tenant will be suspended because nothing runs in the namespace; `None` if its people were not warned.
     pub idle_until: Option<Timestamp>,
 }
 

@@ -9,8 +9,8 @@ use crate::contract::exception::ExceptedRule;
 use crate::contract::{self, Identity, POD_SECURITY_ENFORCE, Sealer, TenantState};
 use crate::policy::PodSecurity;
 
-/// Returns the manifest. The seal covers the generation, the state and the exceptions, so a change of any of these
-/// changes the namespace.
+/// Returns the manifest. The seal covers the generation, the state and the exceptions, so a change of any of them
+/// changes the manifest.
 #[must_use]
 pub fn namespace(place: &Place<'_>, level: PodSecurity, exceptions: BTreeSet<ExceptedRule>, sealer: &Sealer) -> Value {
     let identity = Identity {

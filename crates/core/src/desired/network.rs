@@ -1,4 +1,5 @@
-//! NetworkPolicies of a tenant: one that denies everything, and one for each peer that the profile allows.
+//! NetworkPolicies of a tenant: one policy that denies everything, and one policy for each peer that the profile
+//! allows.
 //!
 //! NetworkPolicies are additive, so with one object for each peer, a change of the profile changes a single object.
 
@@ -145,16 +146,16 @@ mod tests {
     #[test]
     fn peers_that_differ_have_names_that_differ() {
         let cidr = |cidr: &str, except: &[&str], ports: &[Port]| {
-            let range = |text: &str| Range::parse(text).expect("a valid range");
+            let range = |text: &str| Range::parse(text).expect("the range is valid");
             let who = Who::Addresses { range: range(cidr), except: except.iter().map(|text| range(text)).collect() };
             Peer { who, ports: ports.to_vec() }
         };
         let pods = |namespaces: Namespaces, labels: Option<&str>, ports: &[Port]| {
-            let labels = labels.map(|text| Selector::parse(text).expect("a valid selector"));
+            let labels = labels.map(|text| Selector::parse(text).expect("the selector is valid"));
             Peer { who: Who::Pods { namespaces, labels }, ports: ports.to_vec() }
         };
         let named = |name: &str| Namespaces::Named(name.to_owned());
-        let labelled = |text: &str| Namespaces::Labelled(Selector::parse(text).expect("a valid selector"));
+        let labelled = |text: &str| Namespaces::Labelled(Selector::parse(text).expect("the selector is valid"));
         let (tcp, udp) = (Port::tcp, |number| Port { number, udp: true });
         let all = [
             Peer::dns(),
@@ -189,8 +190,8 @@ mod tests {
 
     #[test]
     fn a_rule_contains_ports_exceptions_and_labels() {
-        let selector = |text: &str| Selector::parse(text).expect("a valid selector");
-        let range = |text: &str| Range::parse(text).expect("a valid range");
+        let selector = |text: &str| Selector::parse(text).expect("the selector is valid");
+        let range = |text: &str| Range::parse(text).expect("the range is valid");
         let outside = Peer {
             who: Who::Addresses { range: range("0.0.0.0/0"), except: vec![range("10.0.0.0/8")] },
             ports: vec![Port::tcp(443), Port { number: 443, udp: true }],

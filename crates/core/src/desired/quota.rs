@@ -49,8 +49,8 @@ pub fn from_workspaces(class: &Class, workspaces: &[&Workspace]) -> BTreeMap<Str
 }
 
 /// Returns the quota. It has exactly the keys that the class and the overrides name, because a missing key means
-/// unlimited, not 0. Without any key there is no object. Overrides replace amounts from workspaces. No override changes
-/// a resource that the class locks, even if it was set before the lock.
+/// unlimited, not 0. Returns no object if there is no key. Overrides replace amounts from workspaces. An override of a
+/// resource that the class locks has no effect, even if it was set before the lock.
 #[must_use]
 pub fn resource_quota(
     namespace: &NamespaceName,
@@ -93,9 +93,9 @@ pub fn stops_pods(key: &ObjectKey) -> bool {
     key.kind == ManagedKind::ResourceQuota && key.name == SUSPENDED
 }
 
-/// Returns the `resources` of a quota that each container has to name and for which the class gives no default. If a
-/// quota has such a resource, the API server refuses every plain pod. As in the defaulting of a LimitRange, a limit is
-/// also a default request, and `max` is also a default limit.
+/// Returns those of `resources` that a quota requires each container to set and for which the class gives no default.
+/// Because of such a resource, the API server refuses every pod that does not set it. As in the defaulting of a
+/// LimitRange, a limit is also a default request, and `max` is also a default limit.
 #[must_use]
 pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'r str>) -> Vec<&'r str> {
     let limits = class.limit_range.as_ref().and_then(Value::as_array);
@@ -114,11 +114,12 @@ pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'
     resources.into_iter().filter(is_missing).collect()
 }
 
-/// An example of defaults that let plain pods pass every quota.
+/// An example of defaults that let pods without resources pass every quota.
 pub const DEFAULTS: &str = "limit_range = { container = { default = { cpu = \"500m\", memory = \"512Mi\" } } }";
 
-/// Returns the resources by which the API server refuses plain pods ([`without_default`]) of at least one tenant of the
-/// class in the cluster: those in the quota of the class, in what workspaces add to it, and in overrides.
+/// Returns the resources because of which the API server refuses pods that do not set them ([`without_default`]), for
+/// at least one tenant of the class in the cluster. They come from the quota of the class, from workspaces, and from
+/// overrides.
 #[must_use]
 pub fn traps<'p>(
     class: &'p Class,

@@ -14,7 +14,7 @@ use crate::policy::{Class, DAEMON_USER};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Returns the ClusterRole by which the administrators of a class impersonate what the class names. `bursar init`
+/// Returns the ClusterRole by which people of a class may impersonate the users that the class names. `bursar init`
 /// creates it.
 #[must_use]
 pub fn impersonation_role(class: &str) -> String {
@@ -24,7 +24,8 @@ pub fn impersonation_role(class: &str) -> String {
 /// The ClusterRole by which an archive lists all objects of one suspended tenant. `bursar init` creates it.
 pub const ARCHIVE_ROLE: &str = "bursar-archive";
 
-/// The name of the binding of [`ARCHIVE_ROLE`]. Bindings of classes begin with `bursar-`, so none has this name.
+/// The name of the binding of [`ARCHIVE_ROLE`]. The names of the bindings of classes begin with `bursar-`, so none of
+/// them has this name.
 const ARCHIVE_BINDING: &str = "bursar:archive";
 
 /// Returns the key of the binding of [`ARCHIVE_ROLE`] to the daemon, which exists only while an archive is made.
@@ -42,7 +43,8 @@ pub fn archive_binding_manifest(namespace: &NamespaceName) -> Value {
     binding
 }
 
-/// Returns the bindings in a namespace: those of its holders, if there are any, and of its `default` service account.
+/// Returns the bindings in a namespace: bindings of the holders, if there are any, and bindings of the `default`
+/// service account.
 #[must_use]
 pub fn role_bindings(place: &Place<'_>, class: &Class, holders: Option<&Value>) -> Vec<Value> {
     let pods = json!({"kind": "ServiceAccount", "name": "default", "namespace": place.namespace});

@@ -12,8 +12,8 @@ use crate::rules::{AllowedVolume, ClassRules, Mode, Mount, Rules, VERSION, Volum
 /// The volume with people's files. Pods that get it have its mount path as `HOME`.
 const HOME: &str = "home";
 
-/// Returns the rules of `cluster`: those of all classes with namespaces there, also by the former names that namespaces
-/// still carry.
+/// Returns the rules of `cluster`, for all classes with namespaces there, and for the former class names that
+/// namespaces still carry.
 #[must_use]
 pub fn rules(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Rules {
     let classes = policy.classes.values().filter(|class| class.clusters.contains(cluster));
@@ -27,8 +27,8 @@ pub fn rules(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Ru
             .chain(former_classes(ledger, policy, cluster))
             .filter_map(|(name, class)| Some((name, class_rules(class)?)))
             .collect::<BTreeMap<_, _>>(),
-        // A client certificate is required only after a review that had one: `bursar webhook install` writes this
-        // field.
+        // `bursar webhook install` sets this field, after a review has shown that the API server sends a client
+        // certificate.
         client: None,
     }
 }
@@ -69,8 +69,8 @@ fn volumes(class: &Class, rule: VolumeRule) -> VolumeRules {
     }
 }
 
-/// Returns a finding about rules that nothing enforces in a cluster without a webhook, for the classes with tenants
-/// there. Returns `None` if there are no such rules.
+/// Returns a finding about the rules that nothing enforces in a cluster without a webhook. Only classes with tenants
+/// there count. Returns `None` if there are no such rules.
 #[must_use]
 pub fn unenforced(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Option<String> {
     let namespaces =
@@ -141,7 +141,7 @@ mod tests {
             world.add(AccountKind::Tool, &format!("t{number:02}"), Some(53_000 + number));
         }
         (0..4).for_each(|_| drop(world.cycle()));
-        // The second time the ledger still has the first name, and the labels have the second.
+        // The second time, the ledger still has the first name, and the labels have the second.
         for (before, after) in [("tool", "project"), ("project", "job")] {
             assert_eq!(labels(&world), BTreeSet::from([before.to_owned()]));
             let class = world.policy.classes.remove(before).expect("the class is there");

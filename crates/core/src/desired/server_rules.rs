@@ -1,5 +1,5 @@
-//! The data for the API server's own admission policies. Each mode has a key for each class and rule that is in this
-//! mode; its value has one word per line.
+//! The data for the API server's own admission policies. The data of a mode has a key for each class and rule that is
+//! in this mode. The value of a key has one word per line.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +15,8 @@ use crate::rules::{HostRules, Mode};
 /// The modes in which a rule is evaluated.
 pub const MODES: [Mode; 3] = [Mode::Enforce, Mode::Warn, Mode::Audit];
 
-/// Returns the mode of a rule for which no administrator chose one. If the ledger is older than the rules, they only
-/// audit at first, because its tenants may have objects that the rules would refuse.
+/// Returns the mode of a rule for which no administrator chose one. If the ledger is older than these rules, the mode
+/// is `audit`, because the tenants may have objects that the rules would refuse.
 #[must_use]
 pub const fn unchosen(ledger_is_older: bool) -> Mode {
     if ledger_is_older { Mode::Audit } else { Mode::Enforce }
@@ -44,8 +44,8 @@ pub fn names(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> BT
     present.chain(former_classes(ledger, policy, cluster).into_keys()).collect()
 }
 
-/// Returns the words, by rule, for a class that [`data`] does not know: those of a class without keys. It has a
-/// namespace before `init` has run again if the configuration was changed meanwhile.
+/// Returns the words, by rule, for a class that [`data`] does not include: those of a class without any `admission`
+/// settings. Such a class exists if the configuration has changed since `init` last ran.
 #[must_use]
 pub fn of_unknown(mode: Mode, unchosen: Mode) -> BTreeMap<String, String> {
     let hosts = HostRules { mode: Mode::Off, allow: Vec::new(), annotations: Vec::new() };
@@ -69,7 +69,7 @@ pub fn to_be_chosen(policy: &Policy, cluster: &ClusterName) -> Vec<String> {
     named.collect()
 }
 
-/// Returns the classes with namespaces of their own. Other classes have no rules.
+/// Returns the classes that make namespaces. The rules do not apply to other classes.
 pub fn classes<'p>(policy: &'p Policy, cluster: &'p ClusterName) -> impl Iterator<Item = &'p Class> {
     policy.classes.values().filter(move |class| class.clusters.contains(cluster) && class.namespace.is_some())
 }
@@ -126,11 +126,12 @@ fn of_class(name: &str, class: &Class, mode: Mode, unchosen: Mode) -> Vec<(Strin
     entries
 }
 
-/// The word of a class with an autoscaler of its own.
+/// The word for a class that has its own autoscaler.
 pub const AUTOSCALED: &str = "autoscaled";
 
-/// Returns the objects of site manifests that may have a `/scale`, such as `deployments.apps proxy`, because a request
-/// for it does not show the object's labels. For kinds that Kubernetes does not define, only the API group is known.
+/// Returns the objects of site manifests that may have the subresource `/scale`, such as `deployments.apps proxy`,
+/// because a request for `/scale` does not show the object's labels. For kinds that Kubernetes does not define, only
+/// the API group is known.
 fn scalable(class: &Class) -> Vec<String> {
     let words = class.manifests.iter().filter_map(|manifest| {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

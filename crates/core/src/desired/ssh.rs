@@ -20,7 +20,7 @@ pub struct DesiredKeys {
     pub refused: Vec<String>,
 }
 
-/// Returns the keys of a person if a class with SSH keys takes the account; `None` if none of ours should be there.
+/// Returns the keys of a person if a class with SSH keys takes the account; `None` if no key of ours should be there.
 #[must_use]
 pub(super) fn keys(account: &Account, classes: &[&Class]) -> Option<DesiredKeys> {
     let rule = classes.iter().filter_map(|class| class.home.as_ref()).find(|rule| rule.ssh_keys)?;
@@ -45,7 +45,7 @@ pub(super) fn keys(account: &Account, classes: &[&Class]) -> Option<DesiredKeys>
     Some(DesiredKeys { home, keys, digest, refused })
 }
 
-/// Returns the beginning of a line, by which people recognise the key.
+/// Returns the beginning of a line, by which its owner recognises the key.
 fn begin(line: &str) -> String {
     line.chars().take(40).collect()
 }

@@ -1,4 +1,4 @@
-//! One account with all facts that decide what it should have.
+//! The input of the derivation for one account: the account, with all facts that decide what it should have.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,6 @@ use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{Account, Note, Order, Tenant};
 use crate::policy::Class;
 
-/// One account with all facts that decide what it should have.
 #[derive(Clone)]
 pub(super) struct Subject<'a> {
     pub(super) account: &'a Account,
@@ -29,27 +28,26 @@ pub(super) struct Subject<'a> {
     pub(super) overrides: Vec<(&'a OverrideKey, &'a QuotaOverride)>,
     /// Exceptions that are in force.
     pub(super) exceptions: Vec<&'a ExceptionKey>,
-    /// The amounts of its class's quota that workspaces change.
+    /// The amounts of the class's quota that workspaces change.
     pub(super) granted: BTreeMap<String, String>,
     /// The people of a workspace; empty for other accounts.
     pub(super) holders: Holders,
-    /// The adopted namespaces that it owns.
+    /// The adopted namespaces that the account owns.
     pub(super) adopted: Vec<Adopted<'a>>,
 }
 
 impl<'a> Subject<'a> {
-    /// Returns its namespaces, each with the cluster.
+    /// Returns the account's namespaces, each with the cluster.
     pub(super) fn namespaces(&self) -> impl Iterator<Item = (&'a ClusterName, &'a NamespaceName)> {
         self.tenants.iter().filter_map(|(cluster, tenant)| Some((*cluster, tenant.namespace.as_ref()?)))
     }
 
-    /// Whether members leave a workspace while other people of it may have to stay, because their own removal is
-    /// refused.
+    /// Whether members leave a workspace from which the guard may refuse to remove other people.
     pub(super) fn may_keep_people(&self) -> bool {
         !self.account.leaving.is_empty() && !self.holders.rests_on.is_empty()
     }
 
-    /// Returns its tenant in `cluster`, as the ledger has it.
+    /// Returns the account's tenant in `cluster`, as the ledger has it.
     pub(super) fn remembered(&self, cluster: &ClusterName) -> Option<&'a Tenant> {
         self.tenants.iter().find(|(known, _)| *known == cluster).map(|(_, tenant)| *tenant)
     }
@@ -70,11 +68,11 @@ impl<'a> Subject<'a> {
 pub(super) struct Side<'a> {
     pub(super) classes: &'a [&'a Class],
     pub(super) holders: &'a [Holder],
-    /// The account loses its place in a cluster that none of the classes covers. If false, everything there stays.
+    /// Whether the account loses its place in a cluster that no class covers. If not, everything there stays.
     pub(super) leaves: bool,
 }
 
-/// Everything that decides what an account should have while nothing is due for it.
+/// The inputs that determine what an account should have while nothing is due for it.
 #[derive(Debug, PartialEq)]
 pub(super) struct Inputs {
     account: Account,
@@ -91,12 +89,12 @@ pub(super) struct Inputs {
     adopted: Vec<(ClusterName, NamespaceName, String)>,
 }
 
-/// The state of an account's namespaces in which nothing runs.
+/// How long nothing has run in an account's namespaces.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Idle {
-    /// The time since which nothing runs in the namespaces. It is set only if all of them are due for suspension.
+    /// Since when nothing has run in any of the namespaces; `None` unless all of them are due for suspension.
     pub(super) due: Option<Timestamp>,
-    /// Where people were warned, and when the suspension is due.
+    /// The clusters in which people were warned, with the time when the suspension is due.
     pub(super) warned: BTreeMap<ClusterName, Timestamp>,
 }
 

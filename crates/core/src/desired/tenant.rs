@@ -36,12 +36,12 @@ pub(super) struct TenantInput<'a> {
     pub(super) namespace: Option<&'a NamespaceName>,
     pub(super) generation: u64,
     pub(super) suspended: bool,
-    /// The notice that its kubeconfigs hold instead of a credential while it is suspended.
+    /// The notice that the account's kubeconfigs hold instead of a credential while the account is suspended.
     pub(super) notice: Option<&'a Notice>,
     pub(super) idle_until: Option<Timestamp>,
     pub(super) end: Option<EndOfTenant>,
     pub(super) overrides: &'a quota::Overrides<'a>,
-    /// The rules that the account is excepted from in this cluster. [`tenant`] drops those that the class does not
+    /// The rules that the account is excepted from in this cluster. [`tenant`] drops exceptions that the class does not
     /// allow.
     pub(super) exceptions: &'a BTreeSet<ExceptedRule>,
     /// The amounts of the class's quota that the account's workspaces change.
@@ -52,7 +52,7 @@ pub(super) struct TenantInput<'a> {
     pub(super) adopted: &'a [Adopted<'a>],
 }
 
-/// Builds the tenant. If several classes make an object with the same key, the first class's is kept.
+/// Builds the tenant. If several classes make an object with the same key, the object of the first class is kept.
 pub(super) fn tenant(order: TenantInput<'_>, policy: &Policy, sealer: &Sealer) -> DesiredTenant {
     let TenantInput {
         cluster,
@@ -73,7 +73,8 @@ pub(super) fn tenant(order: TenantInput<'_>, policy: &Policy, sealer: &Sealer) -
     } = order;
     let main = class::main(classes);
     let class = main.map_or(remembered, |class| class.name.as_str());
-    // The tenant has one credential, that of its main class, and the bindings of every class name its holder.
+    // The tenant has one credential: the credential of its main class. The bindings of all classes name the holder of
+    // this credential.
     let rule = main.and_then(|class| class.credential.as_ref());
     let mut objects: BTreeMap<ObjectKey, DesiredObject> = BTreeMap::new();
     let mut directories = BTreeMap::new();
@@ -156,7 +157,7 @@ pub(super) fn tenant(order: TenantInput<'_>, policy: &Policy, sealer: &Sealer) -
     }
 }
 
-/// Returns the Pod Security levels for adopted namespaces without one, each with the class that asks for it.
+/// Returns the Pod Security level that each adopted namespace gets if it has none, with the class that asks for it.
 fn levels<'a>(adopted: impl Iterator<Item = &'a Adopted<'a>>) -> BTreeMap<NamespaceName, (String, PodSecurity)> {
     let level = |class: &Class| class.adopts().and_then(|adopts| adopts.pod_security);
     adopted
@@ -164,8 +165,8 @@ fn levels<'a>(adopted: impl Iterator<Item = &'a Adopted<'a>>) -> BTreeMap<Namesp
         .collect()
 }
 
-/// Returns a place that no class has any more, while the suspension there is refused or held. What should be there is
-/// unknown.
+/// Returns the state of a place that no class gives any more, while the removal there is refused or held. Nothing
+/// determines which objects should be there.
 pub(super) fn given_up(order: &TenantInput<'_>) -> DesiredTenant {
     let TenantInput { account, classes, remembered, namespace, generation, .. } = order;
     let rule = classes.iter().find_map(|class| class.credential.as_ref());
@@ -222,15 +223,14 @@ fn own(order: &TenantInput<'_>) -> String {
         idle_until,
         holders,
     ]);
-    // Added only if there are keys, so that the digest of an account without keys is the same as before this field
-    // existed.
+    // Added only if there are keys, so that the digest of an account without keys does not depend on this field.
     if let (Some(own), false) = (own.as_array_mut(), account.ssh_keys.is_empty()) {
         own.push(json!(account.ssh_keys));
     }
     if let (Some(own), false) = (own.as_array_mut(), exceptions.is_empty()) {
         own.push(json!({"exceptions": exceptions}));
     }
-    // Added only for adopted namespaces, so that the digest of an account without any is the same as before.
+    // Added only for adopted namespaces, so that the digest of an account without any does not depend on them.
     for (_, namespace, class) in adopted.iter().filter(|(there, ..)| there == cluster) {
         own.as_array_mut().into_iter().for_each(|own| own.push(json!([namespace, class.name])));
     }

@@ -13,8 +13,8 @@ use crate::identity::PosixIdentity;
 use crate::kinds::{Data, ObjectKind};
 use crate::policy::{Class, NfsVolume, Provisioned, Volume, VolumeKind};
 
-/// The size in both volume and claim. The NFS server enforces the real quota. This number must be equal in both, must
-/// never change (a claim cannot shrink), and counts in `requests.storage`, so it is small.
+/// The size in both volume and claim. The NFS server enforces the real quota. The size must be equal in both and must
+/// never change, because a claim cannot shrink. It is small, because it counts in `requests.storage`.
 const NOMINAL_SIZE: &str = "1Gi";
 
 /// The namespace of personal claims. `bursar init` creates it. No tenant has rights in it, and nothing in it is ever
@@ -45,7 +45,8 @@ pub fn volumes(place: &Place<'_>, class: &Class) -> Vec<Value> {
     objects.collect()
 }
 
-/// Returns the directories, owned by `owner`, that must exist before the volume with this name is created.
+/// Returns the directories, owned by `owner`, that must exist before the volumes are created, by the names of the
+/// volumes.
 #[must_use]
 pub fn directories(
     place: &Place<'_>,
@@ -134,7 +135,8 @@ fn dynamic(claim: &ClaimName, Provisioned { storage_class, size, access }: &Prov
     claim
 }
 
-/// `export` has the server and the path, which are known only if Bursar creates the volume.
+/// Returns the Secret that names the personal storage. `export` has the server and the path, which are known only if
+/// Bursar creates the volume.
 fn secret(place: &Place<'_>, claim: ClaimName, export: impl IntoIterator<Item = (&'static str, String)>) -> Value {
     let claim = [("namespace", claim.namespace), ("claim", claim.name)];
     let data = claim.into_iter().chain(export).map(|(key, value)| (key, STANDARD.encode(value)));

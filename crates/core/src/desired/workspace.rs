@@ -18,23 +18,23 @@ use crate::snapshot::Role;
 pub struct Holder {
     pub account: AccountName,
     pub role: Role,
-    /// The subject of bindings for the person's own credential, by cluster. A cluster is missing if the person has none
-    /// there.
+    /// The subject of bindings for the person's own credential, by cluster. A cluster is missing if the person has no
+    /// credential there.
     pub subjects: BTreeMap<ClusterName, Value>,
-    /// The owner of files that the person creates.
+    /// The person's uid, which owns the files that the person creates.
     pub uid: Option<Uid>,
 }
 
-/// The people of a workspace. People without a credential of their own, or who are suspended, are left out.
+/// The people of a workspace. People who are suspended, or have no credential of their own, are left out.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Holders {
-    /// The people if every removal is carried out.
+    /// The people who remain if every removal is carried out.
     pub(super) now: Vec<Holder>,
-    /// The people if no suspension is carried out.
+    /// The people who remain if no suspension is carried out.
     pub(super) staying: Vec<Holder>,
-    /// The people if neither a suspension nor a removal from the group is carried out.
+    /// The people who remain if no suspension and no removal from the group is carried out.
     pub(super) before: Vec<Holder>,
-    /// People whose own removals make `now` differ from the other lists.
+    /// People whose own suspensions make `now` differ from the other lists.
     pub(super) rests_on: BTreeSet<AccountId>,
     /// People in `staying` and `before` whose own creation or return may still be refused, with their subjects.
     pub(super) returning: BTreeMap<AccountId, BTreeMap<ClusterName, Value>>,
@@ -66,7 +66,7 @@ pub(super) fn workspaces<'a>(
     workspaces
 }
 
-/// Returns the people of `group`. `derived` is the state of their own accounts.
+/// Returns the people of `group`. `derived` has the desired state of the people's own accounts.
 pub(super) fn holders(
     group: &Account,
     people: &PeopleByEntry<'_>,
@@ -117,7 +117,8 @@ fn works(derived: &DesiredAccount, person: &Account) -> bool {
     }
 }
 
-/// A service account is left out: its token is for a machine, and only for its own namespace.
+/// Returns the subjects of a person's own credentials, by cluster. A service account is left out: its token is for a
+/// machine, and gives rights only in the namespace of that account.
 fn subjects(derived: &DesiredAccount) -> BTreeMap<ClusterName, Value> {
     let works = |tenant: &DesiredTenant| !tenant.suspended && (tenant.given_up || !tenant.credentials.is_empty());
     let tenants = derived.clusters.iter().filter(|(_, tenant)| works(tenant));
@@ -125,7 +126,8 @@ fn subjects(derived: &DesiredAccount) -> BTreeMap<ClusterName, Value> {
     named.filter(|(_, subject)| !credential::is_service_account(subject)).collect()
 }
 
-/// Returns the owner of a shared directory: a manager or, if there is none, a member, with the gid of the group.
+/// Returns the owner of a shared directory: the uid of a manager or, if there is none, of a member, and the gid of the
+/// group.
 pub(super) fn owner(group: &Account, holders: &[Holder]) -> Option<PosixIdentity> {
     let gid = group.gid?;
     let managers = holders.iter().filter(|holder| holder.role == Role::Manager);
@@ -133,7 +135,7 @@ pub(super) fn owner(group: &Account, holders: &[Holder]) -> Option<PosixIdentity
     Some(PosixIdentity { uid, gid, groups: BTreeSet::new() })
 }
 
-/// Returns the bindings of members and managers. A role that both have gets a single binding.
+/// Returns the bindings of members and managers. A role of both members and managers gets a single binding.
 pub(super) fn role_bindings(place: &Place<'_>, roles: &Workspace, holders: &[Holder]) -> Vec<Value> {
     let mut bound: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for holder in holders {

@@ -45,7 +45,7 @@ fn a_namespace_that_is_used_again_is_not_announced_as_idle() {
         world.now += SignedDuration::from_hours(1);
     }
     assert!(idle(&world), "after hours without pods, the namespace is idle");
-    let pods = Arc::make_mut(world.inventory.pods.get_mut(&prod()).expect("the cluster shows it"));
+    let pods = Arc::make_mut(world.inventory.pods.get_mut(&prod()).expect("the cluster shows its pods"));
     let pod = ObservedPod {
         uid: "web".to_owned(),
         created: world.now,

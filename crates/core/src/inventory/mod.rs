@@ -36,7 +36,7 @@ pub struct Inventory {
     /// Foreign namespaces that the selectors of the classes match, by cluster. If a cluster is absent, its foreign
     /// namespaces are unknown.
     pub adopted: BTreeMap<ClusterName, FoundNamespaces>,
-    /// What `bursar-homed` answered about kubeconfigs that were inspected since the last cycle.
+    /// The answers of `bursar-homed` about kubeconfigs that were inspected since the last cycle.
     pub homes: BTreeMap<(AccountId, ClusterName), HomeFinding>,
     /// Clusters in which the daemon's confinement is not confirmed: the admission policy is missing, changed or not
     /// enforced, or was not checked yet.
@@ -49,8 +49,8 @@ pub struct ClusterInventory {
     pub objects: SharedMap<ObjectKey, ObservedObject>,
     /// Objects that were repaired recently.
     pub repairs: BTreeMap<ObjectKey, Repairs>,
-    /// Kinds that cannot be watched at present, never an essential one ([`WatchedKind::is_essential`]). The state of
-    /// their objects is unknown, even if `objects` has some.
+    /// Kinds that cannot be watched at present, but never an essential kind ([`WatchedKind::is_essential`]). The state
+    /// of their objects is unknown, even if `objects` has some.
     pub blind: BTreeSet<WatchedKind>,
 }
 
@@ -76,7 +76,7 @@ pub struct ObservedObject {
     pub deleting: bool,
     /// The namespace has the annotation `bursar.dev/keep: true`, and counts as used although nothing runs in it.
     pub spared: bool,
-    /// `None` if it would be empty, as it is for most objects.
+    /// `None` if all fields of [`Rare`] are empty, as they are for most objects.
     pub rare: Option<Arc<Rare>>,
 }
 
@@ -94,7 +94,7 @@ pub struct Rare {
 }
 
 impl Rare {
-    /// Returns `None` if everything is `None`.
+    /// Returns the parts; `None` if all of them are empty.
     #[must_use]
     pub fn if_any(self) -> Option<Arc<Self>> {
         (self != Self::default()).then(|| Arc::new(self))

@@ -31,22 +31,22 @@ pub struct ObservedPod {
     pub created: Timestamp,
     /// `status.startTime`, which is set when a node has accepted the pod.
     pub started: Option<Timestamp>,
-    /// From the annotation [`LIFETIME`](crate::contract::LIFETIME).
+    /// The lifetime in the annotation [`LIFETIME`](crate::contract::LIFETIME).
     pub lifetime: Lifetime,
     /// The label [`JOB`](crate::contract::JOB).
     pub job: Option<String>,
     /// The pod has succeeded or failed.
     pub finished: bool,
-    /// The pod is being deleted with a grace period of at most [`GRACE`].
+    /// The pod is being deleted with a grace period of at most [`GRACE`] seconds.
     pub deleting: bool,
-    /// The annotation [`ENDS_AT`](crate::contract::ENDS_AT): the end that its people were told.
+    /// The annotation [`ENDS_AT`](crate::contract::ENDS_AT): the end that was announced to the pod's people.
     pub told: Option<String>,
     /// The controller that would recreate the pod.
     pub maker: Option<Maker>,
 }
 
-/// A controller, from the `ownerReferences` of an object that it made. Tenants can write these, so the controller is
-/// read before it is trusted. Like Kubernetes' controllers, Bursar ignores the API version in them.
+/// A controller, from the `ownerReferences` of an object that it made. Tenants can write `ownerReferences`, so Bursar
+/// reads the controller before it relies on it. Like Kubernetes' controllers, Bursar ignores the API version in them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Maker {
     /// The kind, such as `ReplicaSet`.
@@ -63,7 +63,7 @@ pub enum Lifetime {
     Unsaid,
     /// A duration, counted from the start of the pod.
     For(Duration),
-    /// The annotation is no duration. Holds the beginning of its text.
+    /// The annotation is not a duration. This is the beginning of its text.
     Unreadable(String),
 }
 

@@ -1,4 +1,4 @@
-//! Observes a ResourceQuota in a cluster: how much of it is in use, and what others wrote into it.
+//! Observes a ResourceQuota in a cluster: how much of it is in use, and what other clients wrote into it.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use crate::contract::MANAGER;
 
-/// The use and the edits of a quota. Most quotas have neither, and then none is stored.
+/// The use and the edits of a quota. Most quotas have neither, so no value is stored for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObservedQuota {
     /// `status.used` without zero amounts.
     pub used: BTreeMap<String, String>,
-    /// All of `spec.hard`, if somebody else set any amount in it; else empty.
+    /// All of `spec.hard`, if another client set any amount in it; otherwise empty.
     pub edited: BTreeMap<String, String>,
     /// The other field managers that wrote to `spec.hard`, such as `kubectl-edit`.
     pub editors: Vec<String>,

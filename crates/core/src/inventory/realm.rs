@@ -1,4 +1,4 @@
-//! The users and roles of a Keycloak realm, as last read, with our later writes.
+//! The users and roles of a Keycloak realm: the last read, with the changes that Bursar made since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,13 +28,13 @@ pub struct Holders {
 pub struct RealmUser {
     /// The immutable id.
     pub id: String,
-    /// In lower case, as Keycloak stores it.
+    /// The name in lower case, as Keycloak stores it.
     pub username: String,
     /// Whether the user may log in.
     pub enabled: bool,
-    /// In lower case, as Keycloak stores it.
+    /// The mail address in lower case, as Keycloak stores it.
     pub email: Option<String>,
-    /// Unix time in milliseconds. The client that creates a user may set any value.
+    /// The creation time in milliseconds since 1970. The client that creates a user may set any value.
     #[serde(rename = "createdTimestamp")]
     pub created: Option<i64>,
 }

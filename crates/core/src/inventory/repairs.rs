@@ -17,7 +17,7 @@ const AT_ONCE: u32 = 3;
 const FIRST_WAIT: SignedDuration = SignedDuration::from_mins(1);
 /// The longest delay. A repair that removes access waits [`FIRST_WAIT`] at most.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(16);
-/// If an object was not repaired for this long, the count starts again.
+/// If an object needs no repair for this long, the count starts again.
 const OVER: SignedDuration = SignedDuration::from_hours(1);
 
 impl Repairs {
@@ -36,7 +36,8 @@ impl Repairs {
         gap.is_negative() || gap > OVER
     }
 
-    /// Returns until when the next repair waits; `None` if it does not. `narrows` says that the repair removes access.
+    /// Returns until when the next repair waits; `None` if it does not. `narrows` is `true` if the repair removes
+    /// access.
     #[must_use]
     pub fn wait(&self, narrows: bool, now: Timestamp) -> Option<Timestamp> {
         let more = self.count.checked_sub(AT_ONCE)?;

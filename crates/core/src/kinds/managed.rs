@@ -1,5 +1,5 @@
-//! The table of the kinds that Bursar creates: one row per kind. Code outside this module that differs by kind reads a
-//! column or matches on [`ManagedKind`] exhaustively.
+//! The table of the kinds that Bursar creates: one row per kind. Code outside of this module that treats kinds
+//! differently reads a column or matches exhaustively on [`ManagedKind`].
 
 /// Declares the enum and the list of its variants together, so that no kind is missing from the list.
 macro_rules! managed_kinds {
@@ -63,7 +63,8 @@ pub struct Row {
     pub in_adopted: bool,
     pub data: Data,
     pub detail: Detail,
-    /// Whether `bursar-tenant` keeps the verbs that this server's `edit` has; if not, tenants only read.
+    /// Whether the role `bursar-tenant` has all verbs that this server's role `edit` has. If not, tenants may only
+    /// read.
     pub tenants_may_write: bool,
     /// Whether a class may have manifests of this kind.
     pub site_may_bring: bool,
@@ -77,7 +78,7 @@ pub enum Stage {
     Limits,
     Volume,
     Content,
-    /// Bindings. A suspension removes them, and an approval of a removal names them.
+    /// Bindings. A suspension removes them, and the hash of a removal covers them.
     Access,
 }
 
@@ -113,7 +114,7 @@ pub enum Data {
     Claim,
 }
 
-/// What the ledger stores of an applied object in addition to its digests.
+/// The part of an applied object that the ledger stores in addition to its digests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
     None,

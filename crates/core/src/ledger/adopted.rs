@@ -18,22 +18,22 @@ pub struct AdoptedNamespace {
     pub class: String,
     /// The value of the annotation that names the owner.
     pub owner: Option<String>,
-    /// The account that the annotation named when it was first read. It changes only with the annotation: if another
-    /// account gets that name later, it gets nothing in the namespace.
+    /// The account that the annotation named when it was first read. This changes only if the annotation changes:
+    /// another account that gets the name later gets nothing in the namespace.
     pub named: Option<AccountId>,
     /// The current owner.
     #[serde(rename = "account_id")]
     pub account: Option<AccountId>,
-    /// Why the namespace has no owner. If both `account` and `why` are `None`, it is passing from one owner to the
-    /// next.
+    /// Why the namespace has no owner. If both `account` and `why` are `None`, the namespace is passing from one owner
+    /// to the next.
     pub why: Option<String>,
-    /// Since when it has this owner, or none.
+    /// Since when the namespace has this owner, or has none.
     pub since: Timestamp,
 }
 
 impl LedgerState {
     /// Whether a namespace in one of these clusters is passing to a new owner, and nothing of the former owner is left
-    /// in it. The next plan hands it over.
+    /// in it. The next plan hands such a namespace over.
     #[must_use]
     pub fn hands_over<V>(&self, clusters: &BTreeMap<ClusterName, V>) -> bool {
         let served = self.adopted.iter().filter(|((cluster, _), _)| clusters.contains_key(cluster));
@@ -42,7 +42,7 @@ impl LedgerState {
     }
 
     /// Whether the namespace contains objects of ours that belong to another account than `next`. Objects that `next`
-    /// has already, because their removal was refused, do not count.
+    /// still has, because their removal was refused, do not count.
     #[must_use]
     pub fn is_kept_from(&self, next: Option<&AccountId>, cluster: &ClusterName, namespace: &NamespaceName) -> bool {
         let others = self.objects.iter().filter(|(_, record)| Some(&record.account) != next);

@@ -1,4 +1,4 @@
-//! The hash chain of the history. Each row contains the SHA-256 of the one before, so that a changed, missing or
+//! The hash chain of the history. Each row contains the SHA-256 of the row before, so that a changed, missing or
 //! reordered row is noticed.
 
 use sha2::{Digest, Sha256};
@@ -34,7 +34,7 @@ pub enum Broken {
         /// The id that follows.
         found: i64,
     },
-    /// The row does not contain the hash of the previous one.
+    /// The row does not contain the hash of the previous row.
     #[error("event {0} does not continue the one before it: one of the two was replaced")]
     Unlinked(i64),
     /// The content of the row does not match its hash.

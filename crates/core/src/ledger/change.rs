@@ -2,7 +2,7 @@
 //! administrator ordered.
 //!
 //! The store writes the rows of a [`Change`] and calls [`LedgerState::apply`] with the same value, so the memory and
-//! the file cannot drift apart. A test loads the file and compares.
+//! the file stay equal. A test loads the file and compares them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,14 +27,14 @@ use crate::kinds::ObjectKey;
 use crate::packed_text::DigestText;
 use crate::snapshot::RejectedEntry;
 
-/// One change. If several change the same entry, the last wins. `None` removes the entry.
+/// One change. If several changes are for the same entry, the last wins. `None` removes the entry.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// A new account, or the complete new content of a known one, including its members.
     Account(Box<Account>),
     /// A uid belongs to this account from now on.
     Uid(Uid, AccountId),
-    /// At this time, a cluster showed a workspace with this uid that no account of the ledger has.
+    /// At this time, a cluster showed a workspace with this uid, which belongs to no account of the ledger.
     UsedUid(Uid, Timestamp),
     /// The value that identifies the account's person in every source.
     Person(AccountId, String),
@@ -58,11 +58,12 @@ pub enum Change {
     Object(ObjectKey, Option<ObjectRecord>),
     /// The newest certificate or token.
     Certificate(CredentialKey, Option<Certificate>),
-    /// What was delivered to a home for this credential; `None`: nothing of ours is there any more.
+    /// The kubeconfig or notice that was delivered to a home for this credential; `None`: nothing of ours is there any
+    /// more.
     Delivery(CredentialKey, Option<Delivery>),
     /// The cluster is asked to sign a certificate for the key with this digest; `None`: the certificate is recorded.
     Requested(CredentialKey, Option<String>),
-    /// A certificate with this fingerprint was signed for a request of the daemon that Bursar did not make.
+    /// A certificate with this fingerprint was signed for a request in the daemon's name that Bursar did not make.
     UnknownCertificate(ClusterName, String, UnknownCertificate),
     /// The SSH keys that were delivered to a home.
     SshDelivery(AccountId, Option<Delivery>),
@@ -132,7 +133,7 @@ pub struct RefusalRecord {
 pub struct Event {
     /// The actor: a login name, or `bursar`.
     pub actor: String,
-    /// The account that it happened to.
+    /// The account that the event concerns.
     pub account: Option<AccountName>,
     /// The account's immutable id.
     pub account_id: Option<AccountId>,
@@ -227,9 +228,9 @@ impl LedgerState {
             Change::Revocation(class, revocation) => set(&mut self.revocations, class, revocation),
             Change::LedgerId(id) => {
                 self.ledger_id = id;
-                // No mark has the new id.
+                // The new id is in no mark yet.
                 self.cluster_marks.clear();
-                // The rights of the former daemon are bound to the former id.
+                // The rights of the former daemon are bound to the former id, so its certificates no longer matter.
                 self.unknown_certificates.clear();
             }
             Change::Learned(at) => self.learned_at = Some(at),

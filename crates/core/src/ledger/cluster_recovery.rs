@@ -1,9 +1,9 @@
-//! Recovers what a lost or outdated ledger does not know from what the clusters show.
+//! Recovers from the clusters what a lost or outdated ledger does not know.
 //!
-//! A cluster is believed where it is newer: a higher generation there means a revocation, and a sealed state was in
-//! force. A seal with an older generation than the known one proves nothing: its cluster was unreachable, or the seal
-//! could not be written. A generation that nothing confirms is not used again, so that no old certificate becomes valid
-//! again.
+//! A cluster is believed where it is newer than the ledger: a higher generation there means a revocation, and a sealed
+//! state was in force. A seal with an older generation than the ledger's proves nothing, because the cluster may have
+//! been unreachable, or the seal could not be written. A generation that nothing confirms is never used, so that no old
+//! certificate becomes valid again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ use crate::json_text::JsonText;
 use crate::kinds::Stage;
 use crate::policy::{CredentialKind, Policy};
 
-/// Added to the highest generation that was seen anywhere. Generations that were assigned since and left no trace must
+/// Added to the highest generation that was seen anywhere. Generations that were assigned later and left no trace must
 /// not be assigned again. No site revokes this many credentials between two backups.
 pub const GENERATIONS_SKIPPED: u64 = 1000;
 
@@ -38,7 +38,7 @@ pub struct Tenancy {
     pub created_at: Timestamp,
 }
 
-/// What the clusters show.
+/// The facts that the clusters show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The clusters that were read.
@@ -82,14 +82,14 @@ impl Facts {
     }
 }
 
-/// What the ledger learns from the facts.
+/// The knowledge that the ledger gains from the facts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Learned {
     /// Changes of the ledger.
     pub changes: Vec<Change>,
     /// Events of the history.
     pub events: Vec<Event>,
-    /// What remains unknown, as texts for administrators.
+    /// Questions that remain open, as texts for administrators.
     pub doubts: Vec<String>,
     /// Accounts that the clusters show as suspended for an unknown reason, each with a text for administrators.
     pub unexplained: BTreeMap<AccountName, String>,
@@ -115,7 +115,7 @@ pub fn learn(
     };
     lesson.learned.doubts.extend(facts.doubts.iter().cloned());
     // Sorted from the newest to the oldest. A suspension raises the generation and a resumption does not, so of two
-    // states with the same generation, the active one is newer.
+    // states with the same generation, the active state is newer.
     let mut tenancies: Vec<&Tenancy> = facts.tenancies.iter().collect();
     tenancies.sort_by_key(|Tenancy { identity, .. }| {
         (Reverse(identity.generation), identity.state == TenantState::Suspended)
@@ -130,8 +130,8 @@ pub fn learn(
     let seen = facts.tenancies.iter().map(|tenancy| tenancy.identity.generation);
     let mut highest =
         seen.chain(facts.bound.values().copied()).fold(ledger.last_generation.max(facts.marked()), u64::max);
-    // The counter of a restored ledger does not tell its age, because generations were skipped; nor does a cluster
-    // without a mark.
+    // The counter of a restored ledger does not show the ledger's age, because generations were skipped. A cluster
+    // without a mark does not show it either.
     let older = highest > ledger.last_generation || facts.exceed(ledger) || ledger.learned_at.is_some();
     if older || facts.marked() == 0 {
         // A cluster without a mark may be new, so missing bindings there prove no suspension.
@@ -199,8 +199,8 @@ impl Lesson<'_> {
         }
     }
 
-    /// Returns the account of a workspace with the uid that its seal names, because no directory has this uid. A uid
-    /// that the ledger has assigned to the workspace since then stays.
+    /// Returns the account of a workspace with the uid that its seal names, because no directory has the uids of
+    /// workspaces. If the ledger has assigned another uid to the workspace since then, that uid stays.
     fn with_uid(&mut self, account: Account, identity: &Identity) -> Account {
         let sealed = identity.posix.as_ref().filter(|_| account.kind == AccountKind::Group);
         let Some(sealed) = sealed.filter(|sealed| account.posix.as_ref().is_none_or(|own| own.uid != sealed.uid))
@@ -266,7 +266,8 @@ impl Lesson<'_> {
         })
     }
 
-    /// Forgets the stopped workloads of an account that was resumed since then. Their former replicas are outdated.
+    /// Forgets the stopped workloads of an account that was resumed after the ledger recorded them. The recorded
+    /// replicas are outdated.
     fn forget_stopped(&mut self, identity: &Identity) {
         let stale =
             self.ledger.stopped.keys().filter(|(id, key)| *id == identity.id && key.cluster == identity.cluster);
@@ -274,9 +275,9 @@ impl Lesson<'_> {
         self.learned.changes.extend(forgotten);
     }
 
-    /// If neither a seal nor a binding confirms the generation of an account, the account gets one above `highest`.
-    /// Returns the last one. Such an account may have been revoked, or was suspended and has no namespace that shows
-    /// it. `lost` are the accounts to suspend.
+    /// If neither a seal nor a binding confirms the generation of an account, the account gets a new generation above
+    /// `highest`, because it may have been revoked, or suspended without a namespace that shows it. `lost` are the
+    /// accounts to suspend. Returns the highest generation that was assigned.
     fn unconfirmed(&mut self, facts: &Facts, lost: &BTreeSet<AccountId>, mut highest: u64) -> u64 {
         let tenants = self.ledger.tenants.iter().filter(|((_, cluster), _)| facts.clusters.contains(cluster));
         let there: BTreeSet<&AccountId> = tenants.map(|((id, _), _)| id).collect();
@@ -322,9 +323,9 @@ impl Lesson<'_> {
         highest
     }
 
-    /// Returns the accounts whose role bindings are gone while others of their class have theirs: they were suspended.
-    /// If no account of a class has role bindings, an administrator removed them all, for example after the theft of a
-    /// control host.
+    /// Returns the accounts whose role bindings are gone although other accounts of their class have role bindings:
+    /// they were suspended. If no account of a class has role bindings, an administrator removed all of them, for
+    /// example after the theft of a control host.
     fn lost_bindings(&self, facts: &Facts, policy: &Policy) -> BTreeSet<AccountId> {
         let bindings = self.ledger.objects.iter();
         let bindings =
@@ -370,7 +371,7 @@ impl Lesson<'_> {
         self.took(&before, after, &format!("namespace {} in {}", identity.namespace, identity.cluster));
     }
 
-    /// Learns a generation from a binding. An account without a namespace has its generation only there.
+    /// Learns a generation from a binding. For an account without a namespace, only the binding shows its generation.
     fn bound(&mut self, name: &AccountName, generation: u64) {
         let all = self.accounts.values().chain(self.ledger.accounts.values());
         let named = all.filter(|account| account.account_name() == *name);
@@ -385,7 +386,7 @@ impl Lesson<'_> {
 
     fn took(&mut self, before: &Account, mut after: Account, from: &str) {
         if before.generation == 0 && after.generation > 0 {
-            // It is unknown who holds a certificate of this generation, so the account first gets another one.
+            // It is unknown who holds a certificate of this generation, so the account first gets another generation.
             let reason = format!("learned from {from}; who holds its credentials is not known");
             let note = Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now };
             after.revocation = Some(Box::new(note));
@@ -399,8 +400,8 @@ impl Lesson<'_> {
     }
 }
 
-/// Returns the text that `{name}` stood for when the namespace was created. The name of the namespace keeps it after a
-/// rename.
+/// Returns the text that `{name}` stood for when the namespace was created. The name of the namespace keeps this text
+/// after the account is renamed.
 fn frozen_name(identity: &Identity, policy: &Policy) -> String {
     let pattern = policy.classes.get(&identity.class).and_then(|class| class.namespace.as_deref());
     let frozen = pattern.and_then(|pattern| name_in(pattern, identity.namespace.as_str()));
@@ -416,7 +417,7 @@ mod tests {
     fn tenancy(account: &Account, generation: u64, state: TenantState) -> Tenancy {
         let identity = Identity {
             cluster: ClusterName("prod".into()),
-            namespace: format!("tool-{}", account.kubernetes_name).try_into().expect("a valid namespace name"),
+            namespace: format!("tool-{}", account.kubernetes_name).try_into().expect("the namespace name is valid"),
             id: account.id.clone(),
             directory_id: account.directory_id.clone(),
             account: account.account_name(),
@@ -502,7 +503,7 @@ mod tests {
             tenancies: tenancies.iter().map(|&tenancy| tenancy.clone()).collect(),
             ..Facts::default()
         };
-        // The current ledger, a lost ledger, and a cluster whose seal could not be written.
+        // The current ledger and a lost ledger, each with a cluster whose seal could not be written.
         for (ledger, tenancies) in [
             (world.ledger.clone(), vec![&of_prod, &of_b]),
             (world.ledger.clone(), vec![&of_b, &of_prod]),
@@ -524,8 +525,8 @@ mod tests {
         assert_eq!(applied(learned.clone(), &seen(&[&of_b]), &world.policy).accounts[&foo], learned.accounts[&foo]);
     }
 
-    /// Two administrators without a namespace, and two tools. The bindings of the first of each are gone from the
-    /// cluster.
+    /// Two administrators without a namespace, and two tools. The bindings of the first administrator and of the first
+    /// tool are gone from the cluster.
     #[test]
     fn a_generation_that_nothing_confirms_is_never_bound_again() {
         let mut world = World::new();
@@ -576,15 +577,15 @@ mod tests {
         let nobody = Facts { bound: BTreeMap::new(), ..facts.clone() };
         assert_eq!(orders(&old, &nobody), (true, 0), "an administrator removed all of them");
         let unmarked = Facts { marks: BTreeMap::new(), ..facts.clone() };
-        assert_eq!(orders(&old, &unmarked), (true, 0), "it may be a new cluster");
+        assert_eq!(orders(&old, &unmarked), (true, 0), "a cluster without a mark may be new");
         let current = Facts { marks: prod(old.last_generation), ..facts.clone() };
         assert_eq!(orders(&old, &current), (false, 0), "this ledger is not older");
         let restored = LedgerState { learned_at: Some(world.now), ..old.clone() };
-        assert_eq!(orders(&restored, &current), (true, 2), "the counter of a restored ledger does not tell its age");
+        assert_eq!(orders(&restored, &current), (true, 2), "the counter of a restored ledger does not show its age");
         let caught_up = LedgerState { cluster_marks: prod(old.last_generation - 1), ..old.clone() };
         assert_eq!(orders(&caught_up, &current), (true, 2), "new orders raised the counter after the rollback");
         let elsewhere = Facts { clusters: BTreeSet::new(), ..facts };
-        assert_eq!(orders(&old, &elsewhere), (false, 0), "its cluster was not asked");
+        assert_eq!(orders(&old, &elsewhere), (false, 0), "the cluster was not asked");
     }
 
     #[test]

@@ -20,17 +20,17 @@ pub struct Certificate {
     /// The name by which the API server knows the holder: the common name at the time of issue, or
     /// `system:serviceaccount:NAMESPACE:NAME`.
     pub subject: String,
-    /// Read from the certificate or token.
+    /// The beginning of the validity, as the certificate or token has it.
     pub not_before: Timestamp,
-    /// Read from the certificate or token.
+    /// The end of the validity, as the certificate or token has it.
     pub not_after: Timestamp,
-    /// After 2/3 of the real lifetime, with jitter.
+    /// When the renewal is due: after 2/3 of the real lifetime, with jitter.
     pub renew_after: Timestamp,
     /// `metadata.uid` of the Secret that a token is bound to; `None` for a certificate.
     pub bound_to: Option<String>,
 }
 
-/// A certificate that was signed for a request of the daemon that it did not make.
+/// A certificate that was signed for a request in the daemon's name that the daemon did not make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnknownCertificate {
     /// Its subject, end, request and fingerprint, for administrators.
@@ -40,8 +40,8 @@ pub struct UnknownCertificate {
     pub not_after: Timestamp,
 }
 
-/// The key of a credential. An account has one credential in each cluster, or one for each of the hosts that have their
-/// own.
+/// The key of a credential. An account has one credential in each cluster or, if hosts have credentials of their own,
+/// one for each of these hosts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CredentialKey {
     #[serde(rename = "account_id")]
@@ -59,7 +59,7 @@ impl CredentialKey {
         Self { account, cluster, host: HostName::any() }
     }
 
-    /// Returns the lowest key of an account.
+    /// Returns the key that sorts before all other keys of an account.
     fn first_of(account: &AccountId) -> Self {
         Self::new(account.clone(), ClusterName::default())
     }
@@ -75,8 +75,8 @@ impl CredentialKey {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
     pub path: PathBuf,
-    /// The home, or the folder of a host, that the file is in. `None` in rows of older versions, if it is the account's
-    /// home.
+    /// The home, or the folder of a host, that the file is in. `None` in rows of older versions, which means the
+    /// account's home.
     pub home: Option<PathBuf>,
     /// The mount point of the file system that had the home when it was last checked.
     pub mount: Option<PathBuf>,

@@ -13,41 +13,41 @@ use crate::identity::{AccountId, AccountKind};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DoubtKey {
     pub source: String,
-    /// The kind of accounts that it concerns.
+    /// The kind of accounts that the doubt concerns.
     pub kind: AccountKind,
     pub question: Question,
 }
 
-/// What is doubted.
+/// The statement that is doubted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Question {
     /// The attribute with this name is gone from most accounts that had it.
     Attribute(String),
-    /// The attribute for uids is gone from most accounts that had it. No account loses anything by this doubt.
+    /// The attribute for uids is gone from most accounts that had it. This doubt takes nothing from any account.
     Uid(String),
     /// Accounts are missing, and new entries have their names and uids.
     Import,
-    /// The servers disagree about whether this account exists, or none could be asked for it.
+    /// The servers disagree about whether this account exists, or no server could be asked for it.
     Absence(AccountId),
-    /// Several groups show no member at once. They keep their members.
+    /// Several groups show no member at once. The groups keep their members.
     Emptied,
-    /// People who are no longer named by a group that names an entry which the read lacks. An entry that was renamed
-    /// during the read looks the same, so the next complete read decides; for people of another domain of the forest, a
-    /// later read of their own source.
+    /// People whom a group no longer names, while it names an entry that the read lacks. That entry may be one of these
+    /// people, renamed during the read. The next complete read decides; for people of another domain of the forest, a
+    /// later read of their own source decides.
     Renamed,
 }
 
-/// What is known about a doubt.
+/// The known facts about a doubt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doubt {
     /// When the doubt began.
     pub since: Timestamp,
-    /// The number of accounts that there were, or that had the attribute.
+    /// The number of accounts before. For an attribute, only accounts that had it count.
     pub before: u64,
-    /// The number of them now.
+    /// The number of accounts now, counted in the same way.
     pub now: u64,
-    /// The accounts that the doubt concerns; empty if it concerns no particular ones.
+    /// The accounts that the doubt concerns; empty if it concerns no particular accounts.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub accounts: BTreeSet<AccountId>,
     /// The servers' answers, if any server could be asked.

@@ -25,7 +25,7 @@ pub struct ExceptionKey {
 pub struct Exception {
     /// When the rule applies again.
     pub until: Timestamp,
-    /// Who set it, why, on which ticket, and when.
+    /// The actor, the reason, the ticket and the time.
     pub note: Note,
     /// The observed time since `note.at`, which counts towards `until`; `None` if nothing was counted yet.
     pub proved: Option<Proved>,
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn an_exception_applies_in_its_cluster_until_observed_time_ends_it() {
-        let at = |second: i64| Timestamp::from_second(second).expect("a valid time");
+        let at = |second: i64| Timestamp::from_second(second).expect("the time is valid");
         let mut ledger = LedgerState::default();
         let (account, prod) = (AccountId("a".into()), ClusterName("prod".into()));
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: at(0) };

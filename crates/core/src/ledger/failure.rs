@@ -10,7 +10,7 @@ pub struct Failure {
     pub step: String,
     /// The reason and the remedy, as a text for administrators.
     pub reason: String,
-    /// When it first failed.
+    /// When the step first failed.
     pub since: Timestamp,
     /// The number of failed attempts since then.
     pub attempts: u64,
@@ -26,21 +26,21 @@ impl Failure {
         Self { step: SUSPEND.to_owned(), reason: "begun".to_owned(), since: now, attempts: 0, next_try: now }
     }
 
-    /// Whether the step waits for its next attempt. If that is further away than any backoff, it comes from a wrong
-    /// clock, and the step is due at once.
+    /// Whether the step waits for its next attempt. If the time of that attempt is further away than any backoff, it
+    /// comes from a wrong clock, and the step is due at once.
     #[must_use]
     pub fn waits(&self, now: Timestamp) -> bool {
         let longest = if self.is_of_removal() { LAST_REMOVAL_RETRY } else { LAST_RETRY };
         self.next_try > now && self.next_try.duration_since(now) <= longest
     }
 
-    /// Returns the record of a delivery that another program undid before the inspections after it were done. `before` is
-    /// the former record. It counts in `attempts` how often that happened before in a row.
+    /// Returns the record of a delivery that another program undid before the inspections after the delivery were done.
+    /// `before` is the former record. `attempts` counts how often this happened before in a row.
     #[must_use]
     pub fn overwritten(reason: String, before: Option<&Self>, now: Timestamp) -> Self {
         let before = before.filter(|before| before.is_of_overwritten());
         let attempts = before.map_or(0, |before| before.attempts + 1);
-        // The first repetition is at once: kubectl may have written back the file that it read before the delivery.
+        // The first retry is immediate: kubectl may have written back the file that it read before the delivery.
         let minutes = u32::try_from(attempts).unwrap_or(u32::MAX).min(7);
         let wait = (SignedDuration::from_secs(30) * 2_i32.pow(minutes)).min(LAST_RETRY);
         Self {
@@ -52,8 +52,8 @@ impl Failure {
         }
     }
 
-    /// Whether the record is one of [`Failure::overwritten`]. It stays after the next delivery, until the inspections
-    /// after that are done, because it counts the deliveries in a row.
+    /// Whether the record is one of [`Failure::overwritten`]. Such a record stays after the next delivery, until the
+    /// inspections after that delivery are done, because it counts the deliveries in a row.
     #[must_use]
     pub fn is_of_overwritten(&self) -> bool {
         self.step == OVERWRITTEN
@@ -65,19 +65,21 @@ impl Failure {
         self.step == SUSPEND
     }
 
-    /// Whether the failed step takes access away. It has its own backoff, and does not wait for other failed steps.
+    /// Whether the failed step takes access away. Such a step has its own backoff, and does not wait for other failed
+    /// steps.
     #[must_use]
     pub fn is_of_removal(&self) -> bool {
         self.step == REMOVAL || self.is_of_later_removal()
     }
 
-    /// Whether such a step failed after all objects that give access were written or deleted.
+    /// Whether a step that takes access away failed after all objects that give access were written or deleted.
     #[must_use]
     pub fn is_of_later_removal(&self) -> bool {
         self.step == LATER_REMOVAL
     }
 
-    /// Whether only steps in foreign namespaces failed. Their makers can cause that, so no other step waits for it.
+    /// Whether only steps in foreign namespaces failed. The makers of these namespaces can cause such failures, so no
+    /// other step waits for them.
     #[must_use]
     pub fn is_of_adopted(&self) -> bool {
         self.step == ADOPTED
@@ -89,20 +91,20 @@ impl Failure {
         self.attempts == 0 && (self.step == "deletion" || self.is_begun())
     }
 
-    /// Whether a step with this name works on the cluster's objects, and so may depend on a quota.
+    /// Whether a step with this name works on the cluster's objects, so that it may depend on a quota.
     #[must_use]
     pub fn is_of_objects(step: &str) -> bool {
         ["apply", "cluster", "deleting", FOREIGN, REMOVAL].contains(&step)
     }
 
-    /// Whether issuing or delivering the credential failed. The cluster's objects are as desired then.
+    /// Whether issuing or delivering the credential failed. The cluster's objects are then as desired.
     #[must_use]
     pub fn is_of_delivery(&self) -> bool {
         [CERTIFICATE, "home", "revocation", MISSING_HOME, OVERWRITTEN].contains(&self.step.as_str())
     }
 
-    /// Whether a home is missing from which our entries are to be removed. It may be gone for good, so the removal counts
-    /// as a finding of this home, and is retried each hour.
+    /// Whether our entries are to be removed from a home that is missing. The home may be gone for good, so the removal
+    /// is a finding about this home only, and is retried each hour.
     #[must_use]
     pub fn is_of_missing_home(&self) -> bool {
         self.step == MISSING_HOME
@@ -111,8 +113,8 @@ impl Failure {
 
 /// The longest wait between two attempts, so that a repair by a person is noticed within an hour.
 pub const LAST_RETRY: SignedDuration = SignedDuration::from_hours(1);
-/// Like [`LAST_RETRY`], but for steps that take access away, because until then somebody has access who should have
-/// none.
+/// Like [`LAST_RETRY`], but for steps that take access away, because until the retry, a person who should have no
+/// access has it.
 pub const LAST_REMOVAL_RETRY: SignedDuration = SignedDuration::from_mins(1);
 
 /// [`Failure::step`] if no certificate or token could be issued.
@@ -123,10 +125,11 @@ const SUSPEND: &str = "suspend";
 pub const FOREIGN: &str = "foreign";
 /// [`Failure::step`] if the write or deletion of an object failed that takes access away.
 pub const REMOVAL: &str = "removal";
-/// [`Failure::step`] of the other steps that take access away: of workloads, pods, tokens and homes. A tenant can make
-/// some of them fail, so the objects do not wait for them.
+/// [`Failure::step`] of the other steps that take access away: those for workloads, pods, tokens and homes. A tenant
+/// can make some of these steps fail, so the objects do not wait for them.
 pub const LATER_REMOVAL: &str = "removal of workloads and files";
-/// [`Failure::step`] if our entries are to be removed from a home that is missing, and whose file system is not mounted.
+/// [`Failure::step`] if our entries are to be removed from a home that is missing because its file system is not
+/// mounted.
 pub const MISSING_HOME: &str = "missing home";
 /// [`Failure::step`] if another program removes or changes our entries soon after each delivery.
 pub const OVERWRITTEN: &str = "overwritten kubeconfig";
@@ -139,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_delivery_that_is_undone_again_and_again_is_repeated_hourly_at_last() {
-        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a valid time");
+        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("the time is valid");
         let mut before: Option<Failure> = None;
         let waits = (0..10).map(|_| {
             let next = Failure::overwritten("why".to_owned(), before.as_ref(), now);
@@ -154,7 +157,7 @@ mod tests {
 
     #[test]
     fn an_attempt_that_a_wrong_clock_delayed_is_due_at_once() {
-        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a valid time");
+        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("the time is valid");
         let waits = |step: &str, wait: SignedDuration| {
             Failure { step: step.to_owned(), attempts: 9, next_try: now + wait, ..Failure::begun(now) }.waits(now)
         };

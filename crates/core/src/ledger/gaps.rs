@@ -3,8 +3,8 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// The most that the gap between two looks counts, in seconds. If the daemon was off for a month, one hour of that
-/// month counts.
+/// The longest part of the gap between two looks that counts, in seconds. If the daemon was off for a month, one hour
+/// of that month counts.
 pub const LONGEST_GAP: i64 = 3600;
 
 /// Returns the part of `gap` that counts, in seconds. `gap` is negative if the clock was set back.
@@ -38,8 +38,8 @@ impl Proved {
     }
 }
 
-/// The observed time of an absence: the sum of the gaps between complete reads, of which each counts as at most an
-/// hour, so that a clock that jumps or a daemon that was off suspends nobody.
+/// The observed time of an absence: the sum of the gaps between complete reads. Each gap counts as at most an hour, so
+/// that a clock that jumps, or a daemon that was off, does not suspend an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absence {
     /// The first complete read that did not show the account.
@@ -52,12 +52,12 @@ pub struct Absence {
     pub due: Timestamp,
 }
 
-/// How far a suspended or archived account is on the way to its end.
+/// The progress of a suspended or archived account towards its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "ending")]
 pub enum Ending {
     /// Time that counts towards `retention` while the account is suspended, and towards `delete_after` while it is
-    /// archived. Like an absence, it is counted by complete reads only.
+    /// archived. Like an absence, only complete reads count it.
     Waits(Absence),
     /// The guard has allowed the deletion of its namespaces.
     Deletion {

@@ -13,7 +13,7 @@ pub struct Idleness {
     pub since: Timestamp,
     /// The last look that was counted.
     pub counted_at: Timestamp,
-    /// The observed time since then, in seconds.
+    /// The observed time since `since`, in seconds.
     pub seconds: u64,
     /// When the suspension is due, if nothing runs until then.
     pub due: Timestamp,
@@ -22,26 +22,26 @@ pub struct Idleness {
 }
 
 impl Idleness {
-    /// Whether the namespace was idle long enough for a warning, and there was none.
+    /// Whether the namespace has been idle long enough for a warning, and its people were not warned yet.
     #[must_use]
     pub fn wants_warning(&self, rules: &NamespaceReaper) -> bool {
         self.warned_at.is_none() && self.seconds + rules.warn_for.as_secs() >= rules.idle_for.as_secs()
     }
 
-    /// Whether the namespace was idle long enough, and its people were warned long enough ago.
+    /// Whether the namespace has been idle long enough, and its people were warned long enough ago.
     #[must_use]
     pub fn is_due(&self, rules: &NamespaceReaper, now: Timestamp) -> bool {
         self.seconds >= rules.idle_for.as_secs() && self.warned_at.is_some() && self.due <= now
     }
 
-    /// Returns `seconds` after a warning now, reduced so that `warn_for` must still be observed, however long the
-    /// namespace was idle before. A clock that jumps therefore cannot shorten the warning.
+    /// Returns the value of `seconds` after a warning now. It is reduced so that `warn_for` must still be observed,
+    /// however long the namespace was idle before. A clock that jumps therefore cannot shorten the warning.
     #[must_use]
     pub fn counted_at_warning(&self, rules: &NamespaceReaper) -> u64 {
         self.seconds.min(rules.idle_for.as_secs().saturating_sub(rules.warn_for.as_secs()))
     }
 
-    /// Returns the date that a warning now names for the suspension.
+    /// Returns the date of the suspension that a warning now announces.
     #[must_use]
     pub fn due_after_warning(&self, rules: &NamespaceReaper, now: Timestamp) -> Timestamp {
         let left = rules.idle_for.as_secs().saturating_sub(self.seconds).max(rules.warn_for.as_secs());

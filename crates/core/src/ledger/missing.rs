@@ -15,14 +15,15 @@ pub struct Missing {
     pub kind: AccountKind,
     /// The number of missing accounts.
     pub count: u64,
-    /// When a complete read first did not show one of them.
+    /// When a complete read first did not show one of these accounts.
     pub since: Timestamp,
-    /// When the first of them is due, if every read until then is complete.
+    /// When the first of these accounts is due, if every read until then is complete.
     pub due: Timestamp,
 }
 
 impl Missing {
-    /// Returns all that are not due yet. Accounts that are due are in the plan, or refused by the guard.
+    /// Returns all missing accounts that are not due yet, by kind. Accounts that are due are in the plan, or refused by
+    /// the guard.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         let active = ledger.accounts.values().filter(|account| account.state == Lifecycle::Active);
@@ -61,7 +62,7 @@ mod tests {
         let ids = ["foo", "bar"].map(|name| world.add(AccountKind::Tool, name, Some(52503)));
         world.cycle();
         assert_eq!(Missing::of(&world.ledger), Vec::new());
-        let at = |second| Timestamp::from_second(second).expect("a valid time");
+        let at = |second| Timestamp::from_second(second).expect("the time is valid");
         for (id, since) in ids.iter().zip([3600, 7200]) {
             let absence = Absence { since: at(since), counted_at: at(7200), seconds: 0, due: at(since + 86400) };
             world.account(id).absence = Some(absence);

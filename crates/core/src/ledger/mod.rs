@@ -1,6 +1,6 @@
 //! The ledger: what Bursar remembers of accounts, deliveries, orders and refusals.
 //!
-//! Decisions use no other memory than [`LedgerState`]. The store loads it once and changes it only together with its
+//! All memory that decisions use is in [`LedgerState`]. The store loads it once and changes it only together with its
 //! rows, so a cycle in which nothing changed reads and writes nothing.
 
 pub mod adopted;
@@ -65,10 +65,10 @@ use crate::snapshot::{Comparison, Completeness, RejectedEntry, Role, Way};
 /// The content of the ledger, as the pure stages see it. A clone shares the maps that grow with the number of accounts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LedgerState {
-    /// Generated when the ledger was created. The owner object of each cluster names this id.
+    /// The id that was generated when the ledger was created. The owner object of each cluster names it.
     pub ledger_id: String,
-    /// The ledger was created before the rules that the API server evaluates existed. If the policy does not say
-    /// whether they deny or audit, they only audit.
+    /// Whether the ledger was created before the API server evaluated rules of ours. If so, rules without a mode in the
+    /// policy only audit.
     pub older_than_rules: bool,
     /// The highest generation that was ever assigned.
     pub last_generation: u64,
@@ -82,7 +82,7 @@ pub struct LedgerState {
     pub sources: BTreeMap<String, SourceState>,
     /// The replication state that the servers of each source last showed.
     pub marks: BTreeMap<String, SourceMark>,
-    /// What sources say and Bursar does not believe yet.
+    /// Statements of sources that Bursar does not believe yet.
     pub doubts: BTreeMap<DoubtKey, Doubt>,
     /// How many accounts of each source and kind showed their home in the directory, in the last complete read in which
     /// homes were not doubted.
@@ -101,14 +101,14 @@ pub struct LedgerState {
     pub orders: Vec<Order>,
     /// Hashes of approved changes, and the end of each approval.
     pub approvals: BTreeMap<String, Timestamp>,
-    /// What the guard refused in the last cycle.
+    /// The refusals of the guard in the last cycle.
     pub refusals: Vec<change::RefusalRecord>,
     /// The amounts of the daily limits that the last 24 hours used.
     pub spent: Vec<Spent>,
     /// The tenant that each account has in a cluster.
     pub tenants: SharedMap<(AccountId, ClusterName), Tenant>,
-    /// The digest [`crate::desired::DesiredTenant::own`] of each tenant when everything of it was last as desired;
-    /// empty if it is not known. If the objects differ and the digest does not, the policy has changed.
+    /// The digest [`crate::desired::DesiredTenant::own`] of each tenant when the whole tenant was last as desired;
+    /// empty if unknown. If the objects differ although the digest is the same, the policy has changed.
     pub settled: SharedMap<(AccountId, ClusterName), DigestText>,
     /// Amounts of quotas that administrators set for an account instead of the class's.
     pub overrides: SharedMap<OverrideKey, QuotaOverride>,
@@ -126,20 +126,21 @@ pub struct LedgerState {
     pub revocations: BTreeMap<String, BulkRevocation>,
     /// Objects that were applied, each with the answer of the API server.
     pub objects: SharedMap<ObjectKey, ObjectRecord>,
-    /// The newest certificate or token of each account in each cluster, and on each host that has its own.
+    /// The newest certificate or token of each account in each cluster. Hosts with credentials of their own have one
+    /// each.
     pub certificates: SharedMap<CredentialKey, Certificate>,
     /// The kubeconfig that was delivered to each home.
     pub deliveries: SharedMap<CredentialKey, Delivery>,
     /// The SHA-256 (hex) of the public key for which a cluster was last asked to sign a certificate, until the
-    /// certificate is recorded. A process that was killed in between left the request behind.
+    /// certificate is recorded. If the process was killed in between, the request is still in the cluster.
     pub requested: SharedMap<CredentialKey, String>,
-    /// Certificates that were signed for requests of the daemon that it did not make, by fingerprint.
+    /// Certificates that were signed for requests in the daemon's name that the daemon did not make, by fingerprint.
     pub unknown_certificates: BTreeMap<(ClusterName, String), UnknownCertificate>,
     /// The SSH keys that were delivered to homes.
     pub ssh_deliveries: SharedMap<AccountId, Delivery>,
     /// Workloads that a suspension stopped.
     pub stopped: SharedMap<(AccountId, ObjectKey), StoppedWorkload>,
-    /// Archived namespaces, by file name. None is ever forgotten.
+    /// Archived namespaces, by file name. Archives are never forgotten.
     pub archives: SharedMap<String, Archive>,
     /// Entries of the last read that failed a check.
     pub rejected: BTreeSet<RejectedEntry>,
@@ -170,7 +171,7 @@ pub struct SourceState {
     /// How the last complete read was made.
     #[serde(default)]
     pub way: Way,
-    /// The result of the last comparison of its changes with a full read; `None` until there was one.
+    /// The result of the last comparison of the source's changes with a full read; `None` until there was one.
     #[serde(default)]
     pub compared: Option<Compared>,
     /// Consecutive reads that were not complete.
@@ -179,7 +180,7 @@ pub struct SourceState {
     /// The replication state of each server when it was last asked.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub servers: BTreeMap<String, ServerState>,
-    /// Members that its groups and tools name, and for which no source has an entry.
+    /// Members that the source's groups and tools name, and for which no source has an entry.
     #[serde(default, skip_serializing_if = "Unresolved::is_empty")]
     pub unresolved: Unresolved,
 }
@@ -191,15 +192,16 @@ pub struct Unresolved {
     pub groups: u64,
     /// The number of such members. A member counts once in every group that names it.
     pub members: u64,
-    /// The groups that name most of them, at most [`Self::EXAMPLES`], each with one of the names.
+    /// The groups that name the most such members, at most [`Self::EXAMPLES`], each with one of the members.
     pub examples: Vec<UnresolvedIn>,
-    /// Changes if a group or tool begins or ceases to name such a member; empty if there is none.
+    /// A digest that changes if a group or tool begins or ceases to name such a member; empty if there is no such
+    /// member.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub digest: String,
 }
 
 impl Unresolved {
-    /// `bursar status` prints a line for each. The totals include the other groups.
+    /// `bursar status` prints one line for each example. The totals also include the other groups.
     pub const EXAMPLES: usize = 10;
 
     const fn is_empty(&self) -> bool {
@@ -227,7 +229,7 @@ pub struct Compared {
 }
 
 impl LedgerState {
-    /// Whether an administrator ordered something that only a read of the directories carries out.
+    /// Whether an administrator gave an order that only a read of the directories carries out.
     #[must_use]
     pub fn waits_for_a_read(&self) -> bool {
         self.orders.iter().any(|order| order.what.is_of_reads()) || self.marks.values().any(|mark| mark.accepted)
@@ -249,7 +251,7 @@ const RETRY: Duration = Duration::from_secs(30);
 /// login, and a loop of login requests starts no more cycles than this.
 const LOGINS_GAP: SignedDuration = SignedDuration::from_secs(5);
 /// After a read for a login, the source rests for this many times the duration of the read, so that reads for logins
-/// take at most a fifth of a server's time.
+/// take at most a fifth of the server's time.
 const LOGINS_SHARE: u64 = 4;
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
@@ -259,8 +261,8 @@ fn is_zero(count: &u32) -> bool {
 
 impl SourceState {
     /// Whether the source is to be asked again. If its last read was incomplete, it is asked before `interval` ends,
-    /// and less often with each further failure. A tenth of the time is waived, because cycles follow the clock and a
-    /// read ends later than it begins.
+    /// and less often with each further failure. The source counts as due a tenth of the time early, because cycles
+    /// follow the clock, and a read ends later than it begins.
     #[must_use]
     pub fn is_due(&self, interval: Duration, now: Timestamp) -> bool {
         let gap = now.duration_since(self.read_at);
@@ -283,16 +285,17 @@ impl SourceState {
 /// A tool, a user or a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// Never changes.
+    /// The id in the ledger, which never changes.
     pub id: AccountId,
     pub kind: AccountKind,
     /// The current name in the directory.
     pub name: String,
-    /// The name in Kubernetes, which `{name}` stands for. It is derived from the first name and never changes.
+    /// The name in Kubernetes, which `{name}` stands for. It is derived from the account's first name and never
+    /// changes.
     pub kubernetes_name: String,
     /// The source that has its entry.
     pub source: String,
-    /// The id that the directory never changes.
+    /// The id in the directory, which never changes.
     pub directory_id: DirectoryId,
     /// The DN of the last entry that was seen.
     pub dn: String,
@@ -310,19 +313,20 @@ pub struct Account {
     pub disabled: Option<String>,
     /// The people who maintain a tool or belong to a group, each with the role.
     pub members: BTreeMap<DirectoryId, Role>,
-    /// Those of `members` whom complete reads no longer name, and whose removal no plan was allowed to carry out yet.
+    /// The members whom complete reads no longer name, and whose removal no plan was allowed to carry out yet.
     pub leaving: BTreeSet<DirectoryId>,
-    /// Set while complete reads do not show the account.
+    /// The absence; `None` while complete reads show the account.
     pub absence: Option<Absence>,
     pub state: Lifecycle,
     /// When `state` began.
     pub since: Timestamp,
     pub suspension: Option<Box<Suspension>>,
-    /// Only certificates of this generation are valid. 0 before the first.
+    /// The present generation: only its certificates are valid. 0 if there was none yet.
     pub generation: u64,
-    /// Set if a new generation was asked for and no plan has carried that out yet.
+    /// The note of an administrator who asked for a new generation; `None` once a plan has assigned it.
     pub revocation: Option<Box<Note>>,
-    /// The progress towards its end. Set while complete reads count towards it, and once its deletion was allowed.
+    /// The progress towards the end of the account. Set while complete reads count towards that end, and after the
+    /// deletion was allowed.
     pub ending: Option<Ending>,
     /// The id by which other domains of its forest name the account (`objectSid`, in lower case).
     pub sid: Option<String>,
@@ -401,11 +405,11 @@ pub enum Lifecycle {
     New,
     /// A tenant with access.
     Active,
-    /// Has no access; its objects and data stay.
+    /// A tenant without access. Its objects and data stay.
     Suspended,
-    /// Its namespaces are archived and will be deleted.
+    /// A tenant whose namespaces are archived and will be deleted.
     Archived,
-    /// Its namespaces are deleted; the archives and the ledger's rows stay.
+    /// A former tenant whose namespaces are deleted. The archives and the ledger's rows stay.
     Deleted,
 }
 
@@ -423,7 +427,7 @@ impl Lifecycle {
     }
 }
 
-/// What a daily limit counts.
+/// The kinds of changes that daily limits count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spending {
@@ -438,7 +442,7 @@ pub enum Spending {
     RealmDisable,
     /// Roles removed from users of the realm.
     RealmRemoveRoles,
-    /// Tenants that regain access because a directory says so.
+    /// Tenants that regain access because a directory shows them again.
     Resume,
 }
 
@@ -448,7 +452,7 @@ pub struct Spent {
     pub spending: Spending,
     pub class: String,
     pub amount: u64,
-    /// 24 hours later the amount no longer counts.
+    /// When the amount was used. It no longer counts 24 hours later.
     pub at: Timestamp,
 }
 
@@ -462,7 +466,7 @@ pub struct Tenant {
     pub created_at: Timestamp,
 }
 
-/// What the ledger keeps of an applied object. If both digests (hex SHA-256) are unchanged, nothing is to be done.
+/// The ledger's record of an applied object. If both digests (hex SHA-256) are unchanged, nothing is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectRecord {
     #[serde(rename = "account_id")]
@@ -473,14 +477,14 @@ pub struct ObjectRecord {
     pub wanted: DigestText,
     /// Digest of the managed fields in the API server's answer.
     pub observed: DigestText,
-    /// What later plans and reports need of the object, such as `spec.hard` of a quota.
+    /// The part of the object that later plans and reports need, such as `spec.hard` of a quota.
     pub detail: Option<JsonText>,
 }
 
-/// A workload that a suspension stopped, and its state before.
+/// A workload that a suspension stopped, with its state before the suspension.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoppedWorkload {
-    /// `metadata.uid`. Another object with the same name is not resumed.
+    /// `metadata.uid`. A new object with the same name is not resumed.
     pub uid: String,
     /// `spec.replicas` before the suspension; `None` for bare pods and for kinds with `spec.suspend`.
     pub replicas: Option<i32>,

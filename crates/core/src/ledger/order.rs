@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use super::Suspension;
 use crate::identity::AccountId;
 
-/// Who asked for something, when and why.
+/// The actor, the reason, the ticket and the time of an order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Note {
     /// The login name, or `bursar`.
     pub actor: String,
-    /// In the actor's words.
+    /// The reason, in the actor's words.
     pub reason: String,
     /// The actor's ticket.
     pub ticket: Option<String>,
@@ -24,12 +24,12 @@ pub struct Note {
 pub struct Order {
     /// The id of its row.
     pub id: i64,
-    /// The account that it concerns.
+    /// The account that the order concerns.
     pub account: AccountId,
     pub what: OrderKind,
     /// The actor, the time and the reason.
     pub note: Note,
-    /// The class whose revocation the order is a part of; `None` if it was given alone.
+    /// The class whose revocation the order is a part of; `None` if the order is for this account alone.
     pub bulk: Option<String>,
     /// For [`OrderKind::AdoptObject`], the object as [`ObjectKey::said`](crate::kinds::ObjectKey::said) returns it; for
     /// [`OrderKind::AdoptAccount`], the id of the entry; for [`OrderKind::Evict`], the time since which changes are listed; for [`OrderKind::Suspend`], its end.
@@ -97,7 +97,7 @@ impl OrderKind {
         }
     }
 
-    /// Whether the order takes access away or gives it back, which includes homes.
+    /// Whether the order takes access away or gives it back, including files in homes.
     #[must_use]
     pub const fn is_of_access(self) -> bool {
         match self {

@@ -17,18 +17,19 @@ pub struct PaceRecord {
     pub began: Timestamp,
     /// When the last tenants got the change.
     pub at: Timestamp,
-    /// The tenants that got the change last. The next ones wait until these have it, and while one of these fails.
+    /// The tenants that got the change last. The next tenants wait until all of these have the change, and while one of
+    /// these fails.
     pub last: BTreeSet<AccountId>,
     /// The number of tenants that got the change.
     pub done: u64,
     /// The number of tenants that wait.
     pub waiting: u64,
-    /// A failure stopped the roll-out.
+    /// Whether a failure stopped the roll-out.
     pub stopped: bool,
 }
 
 impl LedgerState {
-    /// Returns the accounts that began to fail after they got the change. They stop the roll-out.
+    /// Returns the accounts that began to fail after they got the change. These accounts stop the roll-out.
     #[must_use]
     pub fn stopped_by(&self, pace: &PaceRecord) -> BTreeSet<AccountName> {
         let failing = self.failures.iter().filter(|((account, _), failure)| {

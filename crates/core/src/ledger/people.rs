@@ -34,7 +34,7 @@ impl<'a> PeopleByEntry<'a> {
 }
 
 impl Account {
-    /// Whether a member of the group or tool can be the person: both are from the same source, or from domains of a
+    /// Whether a member of the group or tool can be the person: both are from the same source, or from domains of one
     /// forest. In another source, the same id may belong to another person.
     #[must_use]
     pub fn shares_members_with(&self, person: &Self) -> bool {

@@ -14,7 +14,8 @@ use crate::identity::{AccountId, ClusterName};
 /// person.
 pub const UNKNOWN: &str = "unknown";
 
-/// What is overridden. An override for one cluster takes precedence over one for all clusters.
+/// The account and the resource of an override. An override for one cluster takes precedence over an override for all
+/// clusters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OverrideKey {
     pub account: AccountId,
@@ -31,7 +32,7 @@ pub struct QuotaOverride {
     pub amount: String,
     /// When the class's amount applies again; `None` if never.
     pub until: Option<Timestamp>,
-    /// Who set it, why, on which ticket, and when.
+    /// The actor, the reason, the ticket and the time.
     pub note: Note,
     /// The observed time since `note.at`. Only observed time counts towards `until`, so a clock that jumps or a daemon
     /// that was off does not end the override. `None` if nothing was counted yet.
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("a valid time")
+        Timestamp::from_second(second).expect("the time is valid")
     }
 
     #[test]
@@ -148,14 +149,14 @@ mod tests {
         for now in [1_003_600, 1_005_399] {
             ledger.apply_all(&ledger.count_overrides(at(now)));
         }
-        assert!(ledger.overrides[&key].is_in_force(), "a second is left");
+        assert!(ledger.overrides[&key].is_in_force(), "the override has one second left");
         ledger.apply_all(&ledger.count_overrides(at(1_005_400)));
         assert!(!ledger.overrides[&key].is_in_force());
     }
 
     #[test]
     fn midnight_is_written_as_a_date() {
-        assert_eq!(day("2027-01-01T00:00:00Z".parse().expect("a valid time")), "2027-01-01");
-        assert_eq!(day("2027-01-01T08:00:00Z".parse().expect("a valid time")), "2027-01-01T08:00:00Z");
+        assert_eq!(day("2027-01-01T00:00:00Z".parse().expect("the time is valid")), "2027-01-01");
+        assert_eq!(day("2027-01-01T08:00:00Z".parse().expect("the time is valid")), "2027-01-01T08:00:00Z");
     }
 }

@@ -1,5 +1,5 @@
-//! What the ledger keeps of an account's user in a Keycloak realm. Only the ledger knows which users are ours, because
-//! people can write every attribute of their user in the realm that could say so.
+//! The ledger's record of an account's user in a Keycloak realm. Only the ledger knows which users are ours: people can
+//! edit the attributes of their user in the realm, so an attribute cannot mark our users.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -10,24 +10,24 @@ use super::Failure;
 /// A user in a realm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RealmAccount {
-    /// Keycloak's id; `None` if the user is being created and it is unknown whether Keycloak has done so.
+    /// Keycloak's id; `None` while it is unknown whether Keycloak has created the user.
     pub user_id: Option<String>,
-    /// The creation time that Bursar gives the user, in milliseconds. If the creation was interrupted, this time and
-    /// the name identify our user, and no other one.
+    /// The creation time that Bursar gives the user, in milliseconds. If the creation was interrupted, only our user
+    /// has this time and name.
     pub asked: i64,
-    /// The user existed before and was taken over.
+    /// Whether the user existed before and was taken over.
     #[serde(deserialize_with = "flag")]
     pub adopted: bool,
-    /// As last written to Keycloak.
+    /// The name, as last written to Keycloak.
     pub name: String,
-    /// As last written to Keycloak.
+    /// The mail address, as last written to Keycloak.
     pub mail: Option<String>,
-    /// As last written to Keycloak.
+    /// The display name, as last written to Keycloak.
     pub display_name: Option<String>,
-    /// As last written to Keycloak.
+    /// Whether the user may log in, as last written to Keycloak.
     #[serde(deserialize_with = "flag")]
     pub enabled: bool,
-    /// The person has to be informed by mail, once.
+    /// Whether the person must still be informed by mail, once.
     #[serde(deserialize_with = "flag")]
     pub mail_due: bool,
     /// When the mail server accepted the mail.

@@ -14,9 +14,9 @@ use crate::json_text::JsonText;
 use crate::kinds::Stage;
 use crate::policy::Limit;
 
-/// How long the last revoked accounts may delay the next ones while they neither have a new certificate nor fail. It is
-/// long enough for a slow signer, and short enough that a class is revoked within hours while one of its clusters is
-/// unreachable.
+/// How long the last revoked accounts may delay the next ones while they neither have a new certificate nor fail. The
+/// time is long enough for a slow signer. It is short enough that a class is revoked within hours even if one of its
+/// clusters is unreachable.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 
 /// The revocation of one class. Each account that waits for its turn has an [`Order`] whose `bulk` is the class.
@@ -26,10 +26,10 @@ pub struct BulkRevocation {
     pub note: Note,
     /// When the last accounts were revoked.
     pub at: Timestamp,
-    /// The accounts that were revoked last. The next ones wait until each of these has its new certificate or fails,
-    /// but at most for [`PATIENCE`].
+    /// The accounts that were revoked last. The next accounts wait until each of these has its new certificate or
+    /// fails, but at most for [`PATIENCE`].
     pub last: BTreeSet<AccountId>,
-    /// Accounts that were revoked before `last`, and were not done when `last` were revoked.
+    /// Accounts that were revoked before `last`, and were not finished when `last` were revoked.
     pub earlier: BTreeSet<AccountId>,
     /// The number of accounts that were revoked.
     pub done: u64,
@@ -42,7 +42,7 @@ impl BulkRevocation {
         Self { at: note.at, note, last: BTreeSet::new(), earlier: BTreeSet::new(), done: 0 }
     }
 
-    /// Returns when the next accounts stop waiting for the last ones.
+    /// Returns when the next accounts stop waiting for the accounts in `last`.
     #[must_use]
     pub fn waits_until(&self) -> Option<Timestamp> {
         self.at.checked_add(PATIENCE).ok()
@@ -50,13 +50,13 @@ impl BulkRevocation {
 }
 
 impl LedgerState {
-    /// Returns the accounts that wait for their turn in the revocation of `class`, except held ones.
+    /// Returns the accounts that wait for their turn in the revocation of `class`, except held accounts.
     pub fn waiting_for_revocation(&self, class: &str) -> impl Iterator<Item = &Account> {
         let waits = |order: &&Order| order.bulk.as_deref() == Some(class) && !self.holds.contains_key(&order.account);
         self.orders.iter().filter(waits).filter_map(|order| self.accounts.get(&order.account))
     }
 
-    /// Returns held accounts. Their turn in the revocation of `class` comes after their release.
+    /// Returns the held accounts. Their turn in the revocation of `class` comes after their release.
     pub fn held_in_revocation(&self, class: &str) -> impl Iterator<Item = &Account> {
         let held = |order: &&Order| order.bulk.as_deref() == Some(class) && self.holds.contains_key(&order.account);
         self.orders.iter().filter(held).filter_map(|order| self.accounts.get(&order.account))
@@ -97,15 +97,16 @@ impl LedgerState {
         bound
     }
 
-    /// Returns the time until which the last accounts may delay the next ones; `None` if they do not delay them.
+    /// Returns the time until which the accounts in `last` may delay the next accounts; `None` if they do not delay
+    /// them.
     #[must_use]
     pub fn holds_up_until(&self, revocation: &BulkRevocation) -> Option<Timestamp> {
         let holds_up = |id: &AccountId| self.is_being_revoked(id) && self.failures_of(id).next().is_none();
         if revocation.last.iter().any(holds_up) { revocation.waits_until() } else { None }
     }
 
-    /// Returns the accounts whose failures pause the revocation. It pauses if one of the last accounts fails at the
-    /// signer, or if most of them, and at least two, have failed since they were revoked.
+    /// Returns the accounts whose failures pause the revocation. It pauses if the signer refuses one of the last
+    /// accounts, or if most of the last accounts, and at least two, have failed since they were revoked.
     #[must_use]
     pub fn pauses(&self, revocation: &BulkRevocation) -> BTreeSet<AccountName> {
         let BulkRevocation { last, at, .. } = revocation;
@@ -135,8 +136,8 @@ impl LedgerState {
         of_account.map(|(_, failure)| failure).filter(counts)
     }
 
-    /// Returns the orders that the next plan carries out: all except those that wait for their turn. `pace` limits how
-    /// many accounts of a class may be revoked per cycle.
+    /// Returns the orders that the next plan carries out: all orders except those that wait for their turn. `pace`
+    /// limits how many accounts of a class may be revoked per cycle.
     #[must_use]
     pub fn orders_due(&self, pace: Limit, now: Timestamp) -> Vec<&Order> {
         let mut due: BTreeSet<&AccountId> = BTreeSet::new();
@@ -145,7 +146,8 @@ impl LedgerState {
                 continue;
             }
             let mut waiting: Vec<&Account> = self.waiting_for_revocation(class).collect();
-            // An account that already fails comes last, because it proves nothing about the new certificates of others.
+            // An account that already fails comes last, because its failure says nothing about the new certificates of
+            // other accounts.
             waiting.sort_by_cached_key(|account| {
                 (self.failures_of(&account.id).next().is_some(), account.name.clone(), account.id.clone())
             });
@@ -153,15 +155,17 @@ impl LedgerState {
             let is_proved = revocation.last.iter().any(|id| self.has_new_credential(id));
             let turn = match revocation.done {
                 0 => 1,
-                // Two accounts show whether the first failed for a reason of its own.
+                // If two accounts are revoked, a failure of only one of them is recognised as that account's own
+                // problem.
                 _ if !is_proved => 2,
                 _ => pace.allowed(all),
             };
             due.extend(waiting.iter().take(usize::try_from(turn).unwrap_or(usize::MAX)).map(|account| &account.id));
         }
-        // If an account has an order of its own, all its orders are carried out at once, so that its turn in the bulk
-        // revocation does not revoke it a second time. For a held account, this applies only to an order that passes
-        // the hold. Otherwise its turn comes with its release, even if the revocation of its class is complete by then.
+        // If an account has an order of its own, all its orders are carried out together, so that the bulk revocation
+        // does not revoke it a second time. For a held account, this applies only to an order that is carried out in
+        // spite of the hold. Otherwise its turn comes with its release, even if the revocation of its class is complete
+        // by then.
         let is_held = |order: &Order| self.holds.contains_key(&order.account);
         let is_due = |order: &&Order| match &order.bulk {
             Some(class) => !self.revocations.contains_key(class) && !is_held(order),
@@ -173,8 +177,8 @@ impl LedgerState {
         self.orders.iter().filter(turn).collect()
     }
 
-    /// Whether the account has its new credential in at least one cluster, or needs none. Another, unreachable cluster
-    /// proves nothing.
+    /// Whether the account has its new credential in at least one cluster, or needs none. Clusters that are unreachable
+    /// do not matter.
     fn has_new_credential(&self, id: &AccountId) -> bool {
         let account = self.accounts.get(id);
         let is_new = |key, generation| {

@@ -1,4 +1,4 @@
-//! What the ledger keeps of the servers of a source.
+//! The ledger's records of the servers of a source.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::snapshot::freshness::{Marks, SETTLES};
 /// The replication state that the servers of a source last showed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceMark {
-    /// The server that answered last; empty if an administrator accepted any next answer.
+    /// The server that answered last; empty if an administrator accepted the next answer of any server.
     pub server: String,
     /// The newest marks that were shown.
     pub marks: Marks,
     /// When the marks were recorded.
     pub at: Timestamp,
-    /// Set if another server answers, which cannot be compared with the former one.
+    /// The last change from one server to another, if the marks of the two cannot be compared.
     pub moved: Option<Moved>,
-    /// An administrator accepts the next complete read as it is.
+    /// Whether an administrator accepts the next complete read as it is.
     pub accepted: bool,
 }
 
@@ -30,38 +30,39 @@ impl SourceMark {
     }
 }
 
-/// Another server answers than before, and either may be behind the other.
+/// The answers come from another server than before, and each of the two servers may be behind the other.
 ///
-/// Once [`SETTLES`] is over, each of them has everything that one of them has shown. So an answer may add access only
-/// if no answer within that time contradicted it.
+/// After [`SETTLES`], each server has everything that the other has shown. So an answer may add access only if no
+/// answer within that time contradicts it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// When a server last answered instead of another one.
     pub at: Timestamp,
     /// The server that answered before.
     pub former: String,
-    /// When the current series of changes began, in which each change follows the one before within [`SETTLES`]. `None`
-    /// means `at`.
+    /// When the current series of changes began, in which each change comes within [`SETTLES`] of the change before it.
+    /// `None` means `at`.
     #[serde(default)]
     pub since: Option<Timestamp>,
-    /// The former server answers again, and only one other server answered in between. Accounts that it does not show
-    /// count as absent, as before.
+    /// Whether the former server answers again, and only one other server answered in between. Accounts that the former
+    /// server does not show count as absent, as before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_back: bool,
-    /// What the last answer showed and is not believed yet, by its digest, and since when every answer has shown it.
+    /// The parts of the last answer that are not believed yet: the digest of each, and since when every answer has
+    /// shown it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shown: BTreeMap<String, Timestamp>,
 }
 
 impl Moved {
     /// Whether the server may still be behind, so that a missing entry proves nothing. The time counts from the first
-    /// change, so that servers that take turns cannot delay removals for ever.
+    /// change of the series, so that servers that take turns cannot delay removals for ever.
     #[must_use]
     pub fn is_fresh(&self, now: Timestamp) -> bool {
         !self.is_back && is_recent(self.since.unwrap_or(self.at), now)
     }
 
-    /// Whether the server may still be behind in what it shows. A time in the future comes from a wrong clock.
+    /// Whether what the server shows may still be outdated. A time in the future comes from a wrong clock.
     #[must_use]
     pub fn stands(&self, now: Timestamp) -> bool {
         is_recent(self.at, now)
@@ -77,9 +78,10 @@ fn is_recent(at: Timestamp, now: Timestamp) -> bool {
 pub struct ServerState {
     /// When the server was asked.
     pub at: Timestamp,
-    /// How many seconds the server was behind the known state; 0 if it was not. `None` if it does not show its state.
+    /// How many seconds the server was behind the known state; 0 if it was not behind. `None` if it does not show its
+    /// state.
     pub lag_seconds: Option<i64>,
-    /// Why its answer was not used.
+    /// Why the server's answer was not used.
     pub why: Option<String>,
 }
 

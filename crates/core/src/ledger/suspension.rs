@@ -23,7 +23,7 @@ pub enum Suspension {
         /// `attribute: value`.
         mark: String,
     },
-    /// An administrator ordered it. It ends by `resume`, or at its end.
+    /// An administrator ordered the suspension. It ends by `resume`, or at `until`.
     Ordered {
         /// The actor, the time and the reason of the order.
         #[serde(flatten)]
@@ -35,20 +35,21 @@ pub enum Suspension {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         proved: Option<Proved>,
     },
-    /// An administrator ordered it because an intruder had the account's credentials. It ends only by `resume`, which
-    /// starts the workloads that the administrator names.
+    /// An administrator ordered the suspension because an intruder had the account's credentials. It ends only by
+    /// `resume`, which starts the workloads that the administrator names.
     Evicted {
         /// The actor, the time and the reason of the order.
         note: Note,
-        /// Objects in the account's namespaces that were changed since this time are listed.
+        /// Since when changes of objects in the account's namespaces are listed.
         since: Option<Timestamp>,
     },
-    /// Nothing ran in its namespaces for too long, and nobody asked for the account. It ends by `resume` or `ensure`.
+    /// Nothing ran in its namespaces for too long, and nobody asked for the account. The suspension ends by `resume` or
+    /// `ensure`.
     Idle {
-        /// Since when nothing ran there.
+        /// Since when nothing ran in the namespaces.
         since: Timestamp,
     },
-    /// No class takes the account any more: it left a group, or the configuration changed.
+    /// No class takes the account any more: the account left a group, or the configuration changed.
     Left,
 }
 

@@ -1,6 +1,6 @@
 //! Terms of overrides, exceptions and suspensions with an end. The end is counted in observed time, so a clock that
-//! jumps or a daemon that was off ends nothing early. If the clock was ahead when the term began, the term does not end
-//! before its date either.
+//! jumps, or a daemon that was off, does not end a term early. A term never ends before its date, even if the clock was
+//! ahead when the term began.
 
 use jiff::Timestamp;
 
@@ -8,11 +8,11 @@ use super::LedgerState;
 use super::change::Change;
 use super::gaps::{Proved, later};
 
-/// A count is recorded at most this often (seconds), unless it ends something. It is less than
+/// A count is recorded at most this often (seconds), unless it ends a term. The interval is less than
 /// [`LONGEST_GAP`](super::gaps::LONGEST_GAP), because a longer gap would not count completely.
 const COUNT_EVERY: i64 = 1800;
 
-/// The beginning and the end of a term, and how much of it was observed.
+/// The beginning and the end of a term, and the part of it that was observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Term {
     /// The beginning.
@@ -58,7 +58,7 @@ impl Term {
     pub fn counted(self, now: Timestamp) -> Option<Proved> {
         let (lasts, before) = (self.lasts().filter(|_| self.is_running())?, self.proved());
         let mut after = before.after(now);
-        // If the clock was ahead at the beginning, the counted length is shorter than the time to the end.
+        // If the clock was ahead at the beginning, the counted length is shorter than the real time to the end.
         if self.until.is_some_and(|until| now < until) {
             after.seconds = after.seconds.min(lasts - 1);
         }
@@ -69,7 +69,7 @@ impl Term {
 }
 
 impl LedgerState {
-    /// Returns the changes that record the time observed by this look, for everything with an end.
+    /// Returns the changes that record the observed time of every term after a look at `now`.
     #[must_use]
     pub fn count_terms(&self, now: Timestamp) -> Vec<Change> {
         [self.count_overrides(now), self.count_exceptions(now), self.count_suspensions(now)].concat()
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn at(days: i64, seconds: i64) -> Timestamp {
-        let start: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a valid time");
+        let start: Timestamp = "2026-05-03T12:00:00Z".parse().expect("the time is valid");
         start + SignedDuration::from_hours(24 * days) + SignedDuration::from_secs(seconds)
     }
 

@@ -1,7 +1,7 @@
 //! Turns a read of the directories into changes of the ledger: which accounts were seen, changed or missing.
 //!
-//! It only records. The plan decides what follows, such as a suspension or a new generation. A read that shows nothing
-//! new causes no change.
+//! This module only records. The plan decides what follows, such as a suspension or a new generation. A read that shows
+//! nothing new causes no change.
 
 mod absence;
 mod adoption;
@@ -40,7 +40,7 @@ use crate::shared_map::SharedMap;
 use crate::snapshot::person::{Same, same_people};
 use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, Rejection, SourceRead};
 
-/// What a read changes.
+/// The changes that a read causes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Transition {
     /// Changes of the ledger.
@@ -60,11 +60,11 @@ pub fn transition(ledger: &LedgerState, snapshot: &DirectorySnapshot, policy: &P
     memory.finish()
 }
 
-/// How far a read is believed.
+/// How much of a read is believed.
 #[derive(Debug, Clone)]
 struct Judged {
     completeness: Completeness,
-    /// Set if another server answers, which may be behind the former one.
+    /// The last change from one server to another, if the present server may be behind the former one.
     moved: Option<Moved>,
 }
 
@@ -96,18 +96,18 @@ struct Memory<'a> {
     /// Accounts by the value that identifies their person.
     persons: BTreeMap<&'a str, Vec<&'a Account>>,
     same: Same<'a>,
-    /// Computed only if somebody joins a group or tool.
+    /// People by their entries; computed only if somebody joins a group or tool.
     people: OnceCell<PeopleByEntry<'a>>,
     rejected: BTreeSet<RejectedEntry>,
     sources: BTreeMap<String, SourceState>,
     snapshot: &'a DirectorySnapshot,
     /// Accounts that this read assigns to other entries.
     adopted: BTreeSet<AccountId>,
-    /// How far the read of each source is believed.
+    /// How much of the read of each source is believed.
     judged: BTreeMap<&'a str, Judged>,
     /// The replication state of servers, to be recorded.
     marks: Vec<(String, SourceMark)>,
-    /// For each source whose server changed recently: what is not believed yet.
+    /// For each source whose server changed recently: the statements that are not believed yet.
     waiting: BTreeMap<&'a str, Waiting>,
     result: Transition,
 }
@@ -156,7 +156,7 @@ impl<'a> Memory<'a> {
         let imported = if complete { self.imported(read, &present) } else { Imported::default() };
         let known: Vec<Option<&Account>> =
             read.entries.iter().map(|entry| self.known.get(&(read.source.as_str(), &entry.id)).copied()).collect();
-        // Members are found by their entries, so only a read of people proves that somebody left.
+        // Members are found by their entries, so only a read of people can prove that a member left.
         let proves_leaving = complete && read.kinds.contains(&AccountKind::User);
         let mut named = self.named_members(read);
         let elsewhere = self.renamed_elsewhere(read, &mut named);
@@ -238,7 +238,7 @@ impl<'a> Memory<'a> {
             complete_at: if complete { Some(self.now) } else { before },
             numbers: read.numbers.clone(),
             completeness,
-            // An incomplete read keeps the way of the last complete one.
+            // An incomplete read keeps the way of the last complete read.
             way: if complete { read.way } else { known.map_or(read.way, |source| source.way) },
             compared: read.compared.clone().map(|found| Compared { at: self.now, found }).or(compared),
             servers: self.servers(read),
@@ -250,7 +250,7 @@ impl<'a> Memory<'a> {
 
     /// Returns the completeness of a read. If the ledger knows accounts of a kind and the answer has none, the base or
     /// the filter is probably wrong, so the read is only partial. An administrator who really removed the last account
-    /// of a kind must suspend it first. A kind that is not asked for is not checked.
+    /// of a kind must suspend it first. A kind that the configuration does not ask for is not checked.
     fn proved(&self, read: &SourceRead) -> Completeness {
         let known = |kind| {
             let expected = |account: &&Account| {
@@ -337,8 +337,8 @@ impl<'a> Memory<'a> {
         self.record_uid(&id, entry);
     }
 
-    /// Updates the account of a rejected entry. It keeps the last valid identity; only a mark, the members who leave and
-    /// gids that are gone (`posix`) are believed, because they take access away. A known mark stays even if the entry
+    /// Updates the account of a rejected entry. The account keeps the last valid identity. Only statements that take
+    /// access away are believed: a mark, leaving members, and lost gids (`posix`). A known mark stays even if the entry
     /// shows none, because the entry may be rejected for a mark that cannot be read.
     fn refused(
         &mut self,
@@ -389,7 +389,7 @@ impl<'a> Memory<'a> {
         let reason = Some(Rejection::OtherUid).filter(|_| taken.is_none());
         if let Some(why) = taken.or(moved.filter(|_| !adopted)) {
             self.reject_for(source, entry, why, reason);
-            // It keeps its uid and gid, but no gid of a group that does not name it any more.
+            // The account keeps its uid and gid, but not the gids of groups that no longer name it.
             posix = account.posix.clone().map(|before| {
                 let shown = posix.map(|posix| posix.groups).unwrap_or_default();
                 let groups = before.groups.intersection(&shown).copied().collect();
@@ -453,10 +453,10 @@ impl<'a> Memory<'a> {
         self.changed(account, after);
     }
 
-    /// Whether the entry only repeats what the ledger knows of the account, and no time has to be counted. Then
-    /// [`Self::seen`] would return the account unchanged. This is so for most entries of most reads.
+    /// Whether the entry only repeats what the ledger knows of the account, and no time has to be counted. For such an
+    /// entry, as for most entries of most reads, [`Self::seen`] would return the account unchanged.
     fn is_as_known(&self, account: &Account, source: &str, entry: &Entry) -> bool {
-        // Destructured, so that a new field cannot be forgotten.
+        // The account is destructured, so that a new field cannot be forgotten.
         let Account {
             id: _,
             kind,
@@ -505,8 +505,8 @@ impl<'a> Memory<'a> {
             && self.uid_taken(entry, Some(account)).is_none()
     }
 
-    /// Rejects an entry with an unknown id from a server that may be behind: it may belong to a person who left long
-    /// ago.
+    /// Rejects an entry with an unknown id from a server that may be behind, because the entry may belong to a person
+    /// who left long ago.
     fn wait(&mut self, source: &str, entry: &Entry) {
         let why = "it is new, and its server replaced another one and may be behind it: it is accepted once every \
                    answer for half an hour has shown it";
@@ -584,8 +584,8 @@ impl<'a> Memory<'a> {
     }
 
     /// Keeps the state of sources that were not asked. An entry that conflicts with an account of such a source is
-    /// still rejected, because the ledger knows that account. The rejection keeps its former text, so that it is not
-    /// rewritten twice a cycle.
+    /// still rejected, because the ledger knows that account. The rejection keeps its former text; otherwise it would
+    /// be rewritten twice in each cycle.
     fn keep_unasked(&mut self) {
         let unasked = &self.snapshot.unasked;
         let known = self.ledger.sources.iter().filter(|(source, _)| unasked.contains(*source));
@@ -620,7 +620,7 @@ impl<'a> Memory<'a> {
 /// Which parts of a read are believed.
 struct Trust {
     complete: bool,
-    /// The server may be behind another one.
+    /// Whether the server may be behind another one.
     holds: bool,
     proves_leaving: bool,
     hidden: Hidden,
@@ -635,7 +635,7 @@ impl Trust {
         !self.imported.contains_key(member) && !self.misnamed.contains_key(member)
     }
 
-    /// Returns the missing entry that groups naming `member` may mean instead.
+    /// Returns the missing entry that groups which name `member` may mean instead.
     fn missing(&self, member: &DirectoryId) -> Option<&DirectoryId> {
         let imported = self.imported.get(member).map(|old| &old.id);
         imported.or_else(|| self.misnamed.get(member)?.as_ref())
@@ -649,15 +649,15 @@ impl Trust {
         entry
     }
 
-    /// Returns the mark that disables the account. Only a complete read removes a mark.
+    /// Returns the mark that disables the account. Only a complete read can remove a mark.
     fn mark(&self, account: &Account, shown: Option<&String>) -> Option<String> {
         let last = || account.disabled.as_ref().filter(|_| !self.complete);
         shown.or_else(last).cloned()
     }
 
-    /// Returns the members who are leaving a rejected group or tool, because it no longer names them. Without this, a
-    /// maintainer could keep members by making the entry invalid. A member who is named again stays, because the entry
-    /// may be rejected for a long time.
+    /// Returns the members who are leaving a rejected group or tool, because its entry no longer names them. Otherwise
+    /// a maintainer could keep members by making the entry invalid. A member who is named again stays, because the
+    /// entry may remain rejected for a long time.
     fn leaving_rejected(&self, account: &Account, read: &SourceRead) -> BTreeSet<DirectoryId> {
         let members = read.nesting.members(&account.directory_id);
         members
@@ -672,14 +672,15 @@ impl Trust {
             |member: &DirectoryId| names(member) || self.named.has(&account.directory_id, member) || again(member);
         let leaves = |member: &&DirectoryId| {
             let is_leaving = account.leaving.contains(*member);
-            // If the server may be behind, an entry that names a leaving member does not prove that the member stays.
+            // If the server may be behind, an entry that names a leaving member does not prove that the member is to
+            // stay.
             if stays(member) { is_leaving && self.holds } else { is_leaving || self.proves_leaving }
         };
         account.members.keys().filter(leaves).cloned().collect()
     }
 
     /// Returns the ids of a rejected account without the gids of groups that no longer name it. `shown` are the gids of
-    /// the groups that do; `None` if the read does not prove that there are no others.
+    /// the groups that name it; `None` if the read does not prove that these are all.
     fn with_gids_left(
         &self,
         account: &Account,
@@ -693,7 +694,7 @@ impl Trust {
         posix
     }
 
-    /// Returns the home. An entry that does not name its home does not change a known one.
+    /// Returns the home. If the entry does not name a home, a known home stays.
     fn home(&self, account: &Account, entry: &Entry) -> Option<PathBuf> {
         let known = || account.home.clone();
         if entry.home_by_default || self.hidden.contains(&(entry.kind, Attribute::Home)) && entry.home.is_none() {

@@ -22,8 +22,8 @@ pub(super) fn policy(absent_for: i64) -> Policy {
 fn tool(id: &str, name: &str, uid: i64) -> Entry {
     Entry {
         posix: Some(PosixIdentity {
-            uid: uid.try_into().expect("a valid uid"),
-            gid: uid.try_into().expect("a valid gid"),
+            uid: uid.try_into().expect("the uid is valid"),
+            gid: uid.try_into().expect("the gid is valid"),
             groups: BTreeSet::new(),
         }),
         home: Some(PathBuf::from(format!("/data/project/{name}"))),
@@ -72,7 +72,7 @@ impl Story {
     }
 
     fn pass(&mut self, snapshot: &DirectorySnapshot) -> bool {
-        let now = Timestamp::from_second(self.now).expect("a valid time");
+        let now = Timestamp::from_second(self.now).expect("the time is valid");
         let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, now);
         for change in &changes {
             self.ledger.apply(change);
@@ -87,7 +87,7 @@ impl Story {
     }
 
     fn account(&self, name: &str) -> &Account {
-        self.ledger.accounts.values().find(|account| account.name == name).expect("a known account")
+        self.ledger.accounts.values().find(|account| account.name == name).expect("the account is known")
     }
 
     fn absent(&self, name: &str) -> Option<u64> {
@@ -187,7 +187,7 @@ fn nobody_gets_a_name_that_an_account_of_another_source_has() {
     assert_eq!(story.ledger.accounts.get(&id).map(|account| account.name.as_str()), Some("new"));
     let why = story.why_rejected();
     assert!(why.contains("was renamed to foo, but source people already has tool:foo"), "{why}");
-    // Nor does a new entry get the new name of a renamed account.
+    // A new entry does not get the new name of a renamed account either.
     story.later(MINUTE, &[tool("1", "foo", 52503), tool("2", "renamed", 52504)]);
     alone(&mut story, vec![tool("9", "new", 52999), tool("8", "renamed", 52998)]);
     assert_eq!(story.ledger.accounts.len(), 3);
@@ -238,7 +238,7 @@ fn a_uid_never_silently_becomes_another() {
 fn an_entry_that_is_not_accepted_gains_no_gid_and_loses_those_of_groups_that_do_not_name_it() {
     let with = |uid: i64, gids: &[i64]| {
         let mut entry = tool("1", "foo", uid);
-        let gids = gids.iter().map(|gid| (*gid).try_into().expect("a valid gid"));
+        let gids = gids.iter().map(|gid| (*gid).try_into().expect("the gid is valid"));
         entry.posix.as_mut().expect("the tool has a uid").groups = gids.collect();
         entry
     };
@@ -281,8 +281,8 @@ fn a_recorded_uid_never_passes_to_another_account() {
 /// A policy whose workspaces have the uids from 70000 to 70999.
 fn with_workspaces(mut policy: Policy) -> Policy {
     let range = crate::policy::UidRange {
-        first: 70_000.try_into().expect("a valid uid"),
-        last: 70_999.try_into().expect("a valid uid"),
+        first: 70_000.try_into().expect("the uid is valid"),
+        last: 70_999.try_into().expect("the uid is valid"),
     };
     let mut course = crate::plan::testing::course();
     crate::plan::testing::workspace_of(&mut course).uid_range = Some(range);
@@ -300,7 +300,7 @@ fn a_directory_entry_with_the_uid_of_workspaces_is_a_conflict() {
     assert!(
         story.ledger.rejected.iter().all(|entry| entry.why.contains("is in uid_range 70000-70999 of class course"))
     );
-    assert!(story.account("old").posix.is_some(), "it keeps its former identity");
+    assert!(story.account("old").posix.is_some(), "a rejected entry keeps its former identity");
     assert!(story.ledger.accounts.values().all(|account| account.name != "new"));
     assert!(story.account("far").posix.is_some());
 }
@@ -313,7 +313,7 @@ fn a_workspace_keeps_its_uid_and_follows_the_gid_of_its_group() {
     };
     let mut story = Story::begin(&[group(600)]);
     let mut account = story.account("algebra").clone();
-    let uid = 70_000.try_into().expect("a valid uid");
+    let uid = 70_000.try_into().expect("the uid is valid");
     account.posix = account.gid.map(|gid| PosixIdentity { uid, gid, groups: BTreeSet::new() });
     story.ledger.apply(&Change::Account(Box::new(account)));
     assert!(!story.later(MINUTE, &[group(600)]));
@@ -394,7 +394,7 @@ fn absence_is_the_sum_of_gaps_of_an_hour_at_most() {
     let stays = tool("2", "bar", 52504);
     let mut story = Story::begin(&[tool("1", "foo", 52503), stays.clone()]);
     story.later(MINUTE, std::slice::from_ref(&stays));
-    assert_eq!(story.absent("foo"), Some(0), "the first read without the entry");
+    assert_eq!(story.absent("foo"), Some(0), "the absence begins with the first read without the entry");
     story.later(10 * MINUTE, std::slice::from_ref(&stays));
     assert_eq!(story.absent("foo"), Some(600));
     story.later(30 * 24 * HOUR, std::slice::from_ref(&stays));
@@ -469,7 +469,7 @@ fn a_gid_and_a_home_follow_the_directory_and_the_history_says_so() {
 fn a_source_that_is_not_read_stays_as_it_was() {
     let mut story = Story::begin(&[tool("1", "foo", 52503)]);
     let read = SourceRead::complete("sso", [AccountKind::Tool], vec![tool("1", "bar", 52504)]);
-    let now = Timestamp::from_second(story.now + MINUTE).expect("a valid time");
+    let now = Timestamp::from_second(story.now + MINUTE).expect("the time is valid");
     let seen = transition(
         &story.ledger,
         &DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() },
@@ -499,7 +499,7 @@ fn adopt(story: &mut Story, name: &str) {
         actor: "root".to_owned(),
         reason: "recreated".to_owned(),
         ticket: None,
-        at: Timestamp::from_second(story.now).expect("a valid time"),
+        at: Timestamp::from_second(story.now).expect("the time is valid"),
     };
     story.ledger.orders.push(Order { id: 1, account, what: OrderKind::AdoptAccount, note, bulk: None, object: None });
 }
@@ -517,7 +517,7 @@ fn an_account_that_another_entry_adopts_keeps_everything() {
     assert_eq!((&after.id, &after.posix, &after.absence), (&before.id, &before.posix, &None));
     assert_eq!(story.why_rejected(), "");
     assert!(story.ledger.orders.is_empty());
-    assert!(!story.later(MINUTE, &recreated), "adopted once");
+    assert!(!story.later(MINUTE, &recreated), "the entry is adopted only once");
 }
 
 #[test]
@@ -578,7 +578,7 @@ fn a_source_that_is_not_asked_proves_nothing_and_loses_nothing() {
 fn a_source_is_asked_again_when_its_interval_is_over() {
     let story = Story::begin(&[tool("1", "foo", 52503)]);
     let mut source = story.ledger.sources["people"].clone();
-    let at = |seconds: i64| Timestamp::from_second(story.now + seconds).expect("a valid time");
+    let at = |seconds: i64| Timestamp::from_second(story.now + seconds).expect("the time is valid");
     let five = Duration::from_mins(5);
     assert_eq!([0, 60, 269, 270, 300].map(|gap| source.is_due(five, at(gap))), [false, false, false, true, true]);
     assert!(source.is_due(five, at(-1)), "the clock was set back");

@@ -1,5 +1,5 @@
-//! Assigns each workspace a uid: the next one in its class's range, recorded before anything runs with it, and never
-//! reused.
+//! Assigns each workspace a uid: the next uid in its class's range. The uid is recorded before anything runs with it,
+//! and never reused.
 //!
 //! Files outlive the workspace that wrote them. Gaps are therefore not filled: the next uid is above every uid that a
 //! workspace ever had, according to an account or to a cluster.
@@ -14,7 +14,7 @@ use crate::identity::{AccountKind, PosixIdentity, Uid};
 use crate::policy::{Class, Policy, UidRange};
 
 /// Assigns a uid to each of `groups`, which are workspaces without one. If a group has no gid, or the range of its
-/// class is used up, it gets none; [`why_none`] returns the reason.
+/// class is used up, the group gets no uid; [`why_none`] returns the reason.
 #[must_use]
 pub fn assign(ledger: &LedgerState, groups: &[(&Account, &Class, UidRange)]) -> (Vec<Change>, Vec<Event>) {
     let (mut changes, mut events) = (Vec::new(), Vec::new());
@@ -31,7 +31,7 @@ pub fn assign(ledger: &LedgerState, groups: &[(&Account, &Class, UidRange)]) -> 
     (changes, events)
 }
 
-/// Returns why a group of `class` has no uid, with the remedy; `None` if it has one or needs none.
+/// Returns why a group of `class` has no uid, with the remedy; `None` if the group has a uid or needs none.
 #[must_use]
 pub fn why_none(group: &Account, class: &Class) -> Option<String> {
     let range = class.workspace()?.uid_range.filter(|_| group.posix.is_none())?;
@@ -72,7 +72,7 @@ fn given(ledger: &LedgerState) -> BTreeSet<Uid> {
     recorded.chain(ledger.used_uids.keys().copied()).collect()
 }
 
-/// Returns the lowest uid of `range` that is above the `given` ones and that no account has.
+/// Returns the lowest uid of `range` that is above the uids in `given` and that no account has.
 fn next(ledger: &LedgerState, given: &BTreeSet<Uid>, range: UidRange) -> Option<Uid> {
     let above = given.range(range.first..=range.last).next_back().map(|uid| uid.get() + 1);
     let candidates = above.unwrap_or(range.first.get())..=range.last.get();

@@ -9,7 +9,7 @@ use crate::ledger::cluster_recovery::{Facts, Tenancy, learn};
 use crate::plan::testing::{World, course, workspace_of};
 
 fn uid(number: i64) -> Uid {
-    Uid::try_from(number).expect("a valid uid")
+    Uid::try_from(number).expect("the uid is valid")
 }
 
 fn range(first: i64, last: i64) -> UidRange {
@@ -56,7 +56,7 @@ fn the_uid_of_an_ended_workspace_is_never_assigned_again() {
     world.cycle();
     world.account(&algebra).state = Lifecycle::Deleted;
     let maths = group(&mut world, "maths", 601);
-    // Lower uids are free, but stay unused: a workspace that had one may be forgotten.
+    // Lower uids are free, but stay unused: the ledger may have forgotten a workspace that had such a uid.
     world.ledger.used_uids.insert(uid(70_003), world.now);
     world.cycle();
     assert_eq!(own(&world, &maths), Some((70_004, 601)));
@@ -111,7 +111,7 @@ fn tenancy(world: &World, id: &AccountId) -> Tenancy {
     let account = &world.ledger.accounts[id];
     let identity = crate::contract::Identity {
         cluster: ClusterName("prod".into()),
-        namespace: format!("workspace-{}", account.kubernetes_name).try_into().expect("a valid namespace name"),
+        namespace: format!("workspace-{}", account.kubernetes_name).try_into().expect("the namespace name is valid"),
         id: id.clone(),
         directory_id: account.directory_id.clone(),
         account: account.account_name(),
@@ -144,7 +144,7 @@ fn a_lost_ledger_assigns_no_uid_that_a_cluster_shows() {
         marked_uids: BTreeSet::from([uid(70_005)]),
         ..Facts::default()
     };
-    // No directory has maths any more, but its namespace stays and runs with its uid.
+    // No directory has group maths any more, but its namespace stays and runs with its uid.
     let ledger = learned(&world, LedgerState::default(), &facts, &[&algebra]);
     let before = world.ledger.accounts[&algebra].posix.clone();
     assert_eq!((&ledger.accounts[&algebra].posix, ledger.accounts.len()), (&before, 1));

@@ -1,5 +1,5 @@
-//! Decides which of several groups gives a gid to its members. A gid opens other tenants' files, so it has one owner, as
-//! a uid has: the group whose account already has it, otherwise the oldest.
+//! Decides which of several groups gives a gid to its members. A gid gives access to files, so like a uid, it has one
+//! owner: the group whose account already has the gid, otherwise the oldest group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::snapshot::held::{GidClaim, Gives};
 /// A claim, and the index of its source.
 type Placed<'a> = (usize, &'a GidClaim);
 
-/// What the groups of one source lose of a gid.
+/// The effect on the groups of one source if another group owns a gid that they show.
 struct Loss {
     gid: Gid,
     /// The index of the source.
@@ -23,13 +23,14 @@ struct Loss {
     keeps: BTreeSet<DirectoryId>,
     /// The members of groups that may be the owner: they keep the gid if they have it.
     may_keep: BTreeSet<DirectoryId>,
-    /// The same for all who get the gid in this source.
+    /// Whether everybody who gets the gid in this source may keep it.
     all_may_keep: bool,
     /// The ids of the groups that do not give the gid, each with the reason.
     losers: Vec<(Vec<DirectoryId>, String)>,
 }
 
-/// Takes each gid from the members of all groups but its owner. The other groups keep their members, and lose the gid.
+/// Gives each gid only to the members of the group that owns it. The other groups keep their members, but do not give
+/// them the gid.
 pub(super) fn withhold(reads: &mut [SourceRead], unasked: &BTreeSet<String>, ledger: &LedgerState, policy: &Policy) {
     let mut by_place: BTreeMap<usize, HashMap<Gid, Loss>> = BTreeMap::new();
     for loss in losses(reads, unasked, ledger, policy) {
@@ -90,12 +91,12 @@ fn losses(reads: &[SourceRead], unasked: &BTreeSet<String>, ledger: &LedgerState
     of_gid.flat_map(|claims| known.losses_of(claims)).collect()
 }
 
-/// What the ledger knows about the gids in the reads.
+/// The ledger's knowledge of the gids in the reads.
 struct Known<'a> {
     reads: &'a [SourceRead],
-    /// The accounts whose gid it is.
+    /// The accounts that own each gid.
     holders: HashMap<Gid, Vec<&'a Account>>,
-    /// The gids that entries show, by source and id, and whether it is the primary one.
+    /// The gids that entries show, by source and id, and whether it is the primary gid.
     shown: HashMap<(usize, &'a DirectoryId, bool), Gid>,
     /// How long an account may be absent before its gid is free, in seconds.
     absent_for: u64,
@@ -112,7 +113,7 @@ impl<'a> Known<'a> {
         let mut holders: HashMap<Gid, Vec<&Account>> = HashMap::new();
         // A primary gid is a tool's own only if no other account has it.
         let mut primary: HashMap<Gid, Vec<&Account>> = HashMap::new();
-        // Nothing is heard any more from a source that was removed from the configuration.
+        // A source that was removed from the configuration is never asked again.
         let is_configured =
             |source: &String| unasked.contains(source) || reads.iter().any(|read| read.source == *source);
         let holds = |account: &&Account| account.state != Lifecycle::Deleted && is_configured(&account.source);
@@ -142,8 +143,8 @@ impl<'a> Known<'a> {
         account.source == self.reads[place].source && claim.ids.contains(&account.directory_id)
     }
 
-    /// Whether an account without a claim keeps its gid: its entry is hidden or in a source that did not answer, or it
-    /// has not been absent for long enough.
+    /// Whether an account without a claim keeps its gid: its entry is hidden or in a source that did not answer, or the
+    /// account has not been absent for long enough.
     fn keeps(&self, account: &Account, gid: Gid) -> bool {
         let place = self.reads.iter().position(|read| read.source == account.source);
         let is_primary = account.kind == AccountKind::Tool;
@@ -152,14 +153,15 @@ impl<'a> Known<'a> {
             && account.absence.is_none_or(|absence| absence.seconds < self.absent_for)
     }
 
-    /// Returns what groups lose of the gid that all of `claims` show.
+    /// Returns the losses for the gid that all of `claims` show.
     fn losses_of(&self, claims: &[Placed<'a>]) -> Vec<Loss> {
         let Some((first_place, first)) = claims.first().copied() else { return Vec::new() };
         let gid = first.gid;
         let holders = self.holders.get(&gid).map_or(&[][..], Vec::as_slice);
         let is_known = |placed: Placed<'_>| holders.iter().any(|account| self.has(account, placed));
         let is_alone = claims.iter().all(|(place, claim)| *place == first_place && claim.belongs_to(first));
-        // Another group has the gid, too, and did not answer. Which of them is the owner shows only when both are read.
+        // Another group has the gid, too, and did not answer. Its owner can be determined only when both groups are
+        // read.
         let is_unseen = |account: &&&Account| {
             let is_read = claims.iter().any(|placed| self.has(account, *placed));
             account.kind == AccountKind::Group && !is_read && self.keeps(account, gid)
@@ -170,7 +172,7 @@ impl<'a> Known<'a> {
         }
         let rank = |placed: Placed<'a>| {
             let (claim, is_known) = (placed.1, is_known(placed));
-            // A common group precedes the tool that has its gid as the primary one.
+            // A common group takes precedence over a tool whose primary gid is the group's gid.
             let is_primary = is_known && claim.gives == Gives::Nobody;
             (!is_known, is_primary, claim.created.is_none(), claim.created, claim)
         };
@@ -209,8 +211,8 @@ impl<'a> Known<'a> {
                 let winners = here.iter().filter(move |(_, claim)| wins(claim) && claim.gives == gives);
                 winners.flat_map(|(_, claim)| claim.members.iter().flatten().cloned())
             };
-            // The holder may have been created again. Nobody joins by its name, but its members stay; so do those of a
-            // group that has the gid, too.
+            // The holder may have been created again under the same name. Such a group gives the gid to nobody, but
+            // those of its members who have the gid keep it. The same applies to another group that has the gid.
             let again = others.filter(|claim| {
                 let stays = |account| self.is_named(account, place, claim) || is_known((place, *claim));
                 hidden.is_some_and(stays)
@@ -249,7 +251,7 @@ mod tests {
     const SHARED: u32 = 3000;
 
     fn gid(number: u32) -> Gid {
-        i64::from(number).try_into().expect("a valid gid")
+        i64::from(number).try_into().expect("the gid is valid")
     }
 
     fn id(text: &str) -> DirectoryId {
@@ -264,9 +266,9 @@ mod tests {
         let created = |year: i64| jiff::Timestamp::from_second(year * 31_557_600).ok();
         let person = |(at, name): (usize, &&str)| {
             let named = groups.iter().filter(|(_, _, _, members)| members.contains(name));
-            let uid = i64::try_from(at).expect("a small number") + if source == "first" { 20_001 } else { 30_001 };
+            let uid = i64::try_from(at).expect("the number is small") + if source == "first" { 20_001 } else { 30_001 };
             let ids = PosixIdentity {
-                uid: uid.try_into().expect("a valid uid"),
+                uid: uid.try_into().expect("the uid is valid"),
                 gid: gid(500),
                 groups: named.map(|(_, number, ..)| gid(*number)).collect(),
             };
@@ -310,7 +312,7 @@ mod tests {
     impl Story {
         fn hears(&mut self, reads: Vec<SourceRead>) {
             let policy = testing::policy();
-            let now = jiff::Timestamp::from_second(1_790_000_000).expect("a valid time");
+            let now = jiff::Timestamp::from_second(1_790_000_000).expect("the time is valid");
             let unasked = self.1.iter().filter(|name| reads.iter().all(|read| read.source != **name));
             let unasked = unasked.map(|name| (*name).to_owned()).collect();
             let snapshot: DirectorySnapshot = merge(reads, unasked, &policy, &self.0);
@@ -394,10 +396,10 @@ mod tests {
         number(&mut both);
         story.0.apply(&Change::Account(Box::new(both)));
         story.hears(vec![read("first", PEOPLE, &[FOO]), second()]);
-        assert_eq!(story.with(SHARED), ["alice"], "the first has the older group");
+        assert_eq!(story.with(SHARED), ["alice"], "the first source has the older group");
         for reads in [vec![second()], vec![read("first", PEOPLE, &[FOO])], vec![second()]] {
             story.hears(reads);
-            assert_eq!(story.with(SHARED), ["alice"], "nobody gets it, and nobody loses it");
+            assert_eq!(story.with(SHARED), ["alice"], "nobody gets the gid, and nobody loses it");
         }
     }
 
@@ -414,7 +416,7 @@ mod tests {
         let both = |of_tool: u32, of_group: u32| {
             let mut read = read("first", PEOPLE, &[("foo", of_group, 30, &["alice"])]);
             let ids = PosixIdentity {
-                uid: 50_001.try_into().expect("a valid uid"),
+                uid: 50_001.try_into().expect("the uid is valid"),
                 gid: gid(of_tool),
                 groups: BTreeSet::new(),
             };

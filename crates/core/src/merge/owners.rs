@@ -1,4 +1,4 @@
-//! Finds the accounts of entries in the ledger, to tell whose a contested name or uid is.
+//! Finds the accounts of entries in the ledger, to decide which entry keeps a contested name or uid.
 
 use std::cell::OnceCell;
 
@@ -8,12 +8,12 @@ use super::Claim;
 use crate::identity::DirectoryId;
 use crate::ledger::{Account, LedgerState, Lifecycle, OrderKind};
 
-/// Whether an entry has the account to which a name or uid belongs; the best first.
+/// The relation of an entry to the account to which a name or uid belongs; the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
-    /// The account is that of the entry.
+    /// The account belongs to the entry.
     Owner,
-    /// An administrator gives the account to the entry.
+    /// An administrator ordered that the entry gets the account.
     Ordered,
     None,
 }
@@ -29,14 +29,14 @@ impl<'a> Owners<'a> {
         Self { ledger, accounts: OnceCell::new() }
     }
 
-    /// Whether the claimed name is that of the entry's account.
+    /// Returns the entry's relation to the account that has the claimed name.
     pub(super) fn of_name(&self, claim: &Claim<'_>) -> Standing {
         self.standing(claim, |account| {
             account.kind == claim.kind && account.name == claim.name && account.state != Lifecycle::Deleted
         })
     }
 
-    /// Whether the claimed uid is that of the entry's account, or was.
+    /// Returns the entry's relation to the account that has, or once had, the claimed uid.
     pub(super) fn of_uid(&self, claim: &Claim<'_>) -> Standing {
         let uid = claim.entry.and_then(|entry| entry.posix.as_ref()).map(|posix| posix.uid);
         let owner = uid.and_then(|uid| self.ledger.uid_history.get(&uid));

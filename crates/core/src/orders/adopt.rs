@@ -1,5 +1,5 @@
-//! `bursar adopt namespace|object`: records that a foreign object is to be taken over. An earlier cycle reported that
-//! it blocks an account. `bursar adopt account`: finds the entry that is meant.
+//! `bursar adopt namespace|object` records that a foreign object is to be taken over, if an earlier cycle reported that
+//! it blocks an account. `bursar adopt account` finds the entry that the administrator means.
 
 use super::{OrderOutcome, event, find, next_id, refused};
 use crate::desired::classes_if_asked;
@@ -10,8 +10,8 @@ use crate::orders::request::{AdoptObject, Refusal};
 use crate::policy::Policy;
 use crate::snapshot::{RejectedEntry, Rejection};
 
-/// Returns the rejected entries that may get the account: those with its name, and those of its person. Entries with an
-/// account of their own are left out.
+/// Returns the rejected entries that may get the account: entries with the account's name, and entries of its person.
+/// Entries that have an account of their own are left out.
 #[must_use]
 pub fn entries_for<'a>(ledger: &'a LedgerState, account: &Account) -> Vec<&'a RejectedEntry> {
     let named = |entry: &RejectedEntry| {
@@ -27,8 +27,8 @@ pub fn entries_for<'a>(ledger: &'a LedgerState, account: &Account) -> Vec<&'a Re
     rejected.filter(|entry| named(entry) || entry.reason == same).filter(|entry| !has_account(entry)).collect()
 }
 
-/// Returns the id of the entry that gets the account. If several entries may be meant, the administrator must say which
-/// one, because anybody who may create an entry can give it the account's name.
+/// Returns the id of the entry that gets the account. If there are several candidates, the administrator must choose,
+/// because anybody who may create an entry can give it the account's name.
 pub(super) fn entry(ledger: &LedgerState, account: &Account, wanted: Option<&str>) -> Result<DirectoryId, Refusal> {
     let (name, entries) = (account.account_name(), entries_for(ledger, account));
     if !entries.iter().any(|entry| matches!(entry.reason, Some(Rejection::OfAccount { .. }))) {
@@ -98,10 +98,10 @@ fn ordered(
     OrderOutcome { changes, events: vec![event], text }
 }
 
-/// Returns the changes that give a namespace to an account without a place, although the name follows another rule than
-/// ours (`tenant-john-doe` for `john.doe`). The text that `{name}` stands for is then taken from the namespace and
-/// never changes. The order also counts as a request for a tenant that is created on demand. Returns `None` if the
-/// account has its place already.
+/// Returns the changes that give a namespace to an account without a place, although its name was formed by another
+/// rule than ours (`tenant-john-doe` for `john.doe`). The value of `{name}` is then taken from the namespace and never
+/// changes. The order also counts as a request for a tenant that is created on demand. Returns `None` if the account
+/// has its place already.
 fn newcomer(
     ledger: &LedgerState,
     policy: &Policy,
@@ -159,7 +159,7 @@ mod tests {
     use crate::plan::testing::World;
 
     fn adopt(world: &World, namespace: &str, owner: &str) -> Result<OrderOutcome, Refusal> {
-        let owner = Some(owner.parse().expect("a valid account name"));
+        let owner = Some(owner.parse().expect("the account name is valid"));
         let wanted = AdoptObject { object: format!("namespace {namespace}"), owner, reason: None, ticket: None };
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
         object(&world.ledger, &world.policy, &wanted, note)
@@ -203,15 +203,17 @@ mod tests {
         let mut world = World::new();
         let dotted = world.add(AccountKind::Tool, "john.doe", Some(52_503));
         let plain = world.add(AccountKind::Tool, "jane", Some(52_504));
-        let OrderOutcome { changes, text, .. } = adopt(&world, "tool-john-doe", "tool:john.doe").expect("an order");
+        let OrderOutcome { changes, text, .. } =
+            adopt(&world, "tool-john-doe", "tool:john.doe").expect("there is an order");
         assert!(text.contains("tool:john.doe: namespace tool-john-doe to be adopted"), "{text}");
         for change in &changes {
             world.ledger.apply(change);
         }
         assert_eq!(world.ledger.accounts[&dotted].kubernetes_name, "john-doe");
         assert_eq!(world.ledger.orders.len(), 1);
-        let refusal =
-            |world: &World, namespace: &str, owner: &str| adopt(world, namespace, owner).err().expect("a refusal");
+        let refusal = |world: &World, namespace: &str, owner: &str| {
+            adopt(world, namespace, owner).err().expect("there is a refusal")
+        };
         let taken = refusal(&world, "tool-john-doe", "tool:jane");
         assert!(taken.text.contains("john-doe is already the name of tool:john.doe"), "{}", taken.text);
         let other = refusal(&world, "user-jane", "tool:jane");

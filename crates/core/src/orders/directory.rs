@@ -1,4 +1,5 @@
-//! `bursar directory accept`, for a server that was restored from a backup and for groups that are empty on purpose.
+//! Records `bursar directory accept`, which an administrator uses after a server was restored from a backup, or if
+//! groups are empty on purpose.
 
 use serde_json::json;
 
@@ -8,7 +9,7 @@ use crate::ledger::server::SourceMark;
 use crate::ledger::{LedgerState, Note};
 use crate::orders::request::Refusal;
 
-/// Discards what is known of the source's servers, and accepts the next complete read as it is.
+/// Discards the known state of the source's servers, and accepts the next complete read as it is.
 pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
     if !ledger.sources.contains_key(source) && !ledger.marks.contains_key(source) {
         let names: Vec<&str> = ledger.sources.keys().map(String::as_str).collect();

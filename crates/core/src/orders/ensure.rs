@@ -74,7 +74,7 @@ pub fn ensure(
             return Ensured { changes: Vec::new(), events: Vec::new(), answer, wants: Some(Trigger::Login) };
         }
         Err(refusal) if caller.may_order => return Ensured::refused(refusal.exit_code, refusal.text),
-        // A caller who may not ask must not learn which accounts exist.
+        // If the caller may not ask, the answer must not reveal which accounts exist.
         _ => {
             let text = format!(
                 "you may not ask for {kind}:{name}: only root, members of both groups bursar and bursar-admin, the \
@@ -132,15 +132,15 @@ fn may_ask(ledger: &LedgerState, caller: &Asker, account: &Account) -> bool {
     caller.may_order || is_caller(account) || (account.kind == AccountKind::Tool && maintains())
 }
 
-/// Whether the caller may ask for an account that the ledger does not have: an administrator, or the person of that
-/// name.
+/// Whether the caller may ask for an account that the ledger does not have: true for an administrator, and for the
+/// person of that name.
 fn may_ask_for_new(caller: &Asker, request: &EnsureRequest) -> bool {
     caller.may_order || (request.kind == AccountKind::User && caller.name.as_ref() == Some(&request.name))
 }
 
-/// Answers for an account that the ledger does not know. After the caller began to ask, the directories are read once
-/// more. Those that were read recently and take long are left out, because nobody should wait at a login for a read
-/// that the schedule makes anyway.
+/// Answers for an account that the ledger does not know. The directories are read once more after the caller began to
+/// ask. A slow directory that was read recently is left out, because a login should not wait for a read that the
+/// schedule makes anyway.
 fn unknown(ledger: &LedgerState, refusal: Refusal, since: Option<Timestamp>, now: Timestamp) -> Ensured {
     let since = since.unwrap_or(now - FRESH).min(now);
     let may_answer = |source: &&SourceState| source.read_at <= since && source.is_due_for_logins(since + LOGIN);
@@ -160,7 +160,7 @@ fn hopeless(ledger: &LedgerState, policy: &Policy, account: &Account) -> Option<
         return Some(format!("held by {} ({})", note.actor, note.reason));
     }
     match account.state {
-        // An account that is suspended for idleness resumes because it was asked for.
+        // An account that is suspended for idleness resumes because of this request.
         Lifecycle::Suspended if matches!(account.suspension.as_deref(), Some(Suspension::Idle { .. })) => {}
         Lifecycle::Suspended => return Some("suspended; `bursar why` shows the reason".to_owned()),
         Lifecycle::Archived | Lifecycle::Deleted => return Some(format!("its state is {}", account.state.as_str())),
@@ -182,14 +182,14 @@ fn asked(caller: &Asker, account: &Account) -> Event {
 }
 
 enum Standing {
-    /// The credential works. The path is that of its kubeconfig, if the class has homes.
+    /// The credential works. If the class has homes, the value is the path of the kubeconfig.
     Ready(Option<std::path::PathBuf>),
-    /// The kubeconfig worked at the last check, which is too old.
+    /// The kubeconfig worked at the last check, but that check is too old.
     Unseen(CredentialKey, Delivery),
     /// The account is not ready.
     Waits {
         why: String,
-        /// Whether a cycle now can help.
+        /// Whether a cycle now can make the account ready.
         at_once: bool,
     },
 }
@@ -216,7 +216,7 @@ fn standing(
         let settled = ledger.settled.contains_key(&place);
         return if settled { Standing::Ready(None) } else { waits("it is being created") };
     };
-    // If there are several hosts, the first stands for all, because the caller does not wait on any of them.
+    // If there are several hosts, only the first is checked, because the caller runs on none of them.
     let host = rule.hosts().first().cloned().unwrap_or_default();
     let key = CredentialKey::new(place.0, place.1).on(&host);
     let good = match rule.kind {
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::plan::testing::World;
 
-    /// Returns the exit code and the trigger if a person whom nobody knows asks.
+    /// Returns the exit code and the trigger if a person without an account asks.
     fn asks(world: &World, since: Timestamp, now: Timestamp) -> (Option<u8>, Option<Trigger>) {
         let name = "nobody".to_owned();
         let caller = Asker { actor: name.clone(), uid: 65_534, name: Some(name.clone()), may_order: false };

@@ -1,5 +1,5 @@
-//! The end of an eviction. Only the stopped workloads that an administrator names start again, because the others may
-//! have been left by an intruder.
+//! The end of an eviction. Only the stopped workloads that an administrator names start again, because an intruder may
+//! have left the others.
 
 use super::refused;
 use crate::kinds::ObjectKey;
@@ -10,8 +10,8 @@ use crate::orders::request::Refusal;
 const ALL: &str = "all";
 const NONE: &str = "none";
 
-/// Returns the changes that leave workloads stopped when the account resumes. `start` is what the administrator named;
-/// it may be `None` only if there was no eviction or nothing is stopped.
+/// Returns the changes that leave workloads stopped when the account resumes. `start` has the workloads that the
+/// administrator named; it may be `None` only if there was no eviction or nothing is stopped.
 pub(super) fn left_stopped(
     ledger: &LedgerState,
     account: &Account,
@@ -112,7 +112,7 @@ mod tests {
             steps.filter_map(step).collect::<Vec<_>>()
         };
         assert_eq!(steps(&world), ["stop", "evict", "prove"]);
-        // As if the daemon was killed before the first step: the ledger has recorded that the suspension began.
+        // The daemon was killed before the first step: the ledger has only recorded that the suspension began.
         let (approved, _) = world.guarded();
         world.execute_until(&approved, 0);
         assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Suspended);

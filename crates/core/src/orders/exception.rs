@@ -11,7 +11,7 @@ use crate::ledger::{Account, LedgerState, Note};
 use crate::orders::request::{ExceptionSet, ExceptionUnset, Refusal};
 use crate::policy::Policy;
 
-/// Sets an exception from each rule. If one is not allowed, none is set.
+/// Sets an exception from each rule. If any of these exceptions is not allowed, none is set.
 pub(super) fn set(
     ledger: &LedgerState,
     policy: &Policy,
@@ -43,7 +43,7 @@ pub(super) fn set(
     Ok(outcome)
 }
 
-/// Removes exceptions, so that the rules apply again. If one does not exist, none is removed.
+/// Removes exceptions, so that the rules apply again. If any of these exceptions does not exist, none is removed.
 pub(super) fn unset(
     ledger: &LedgerState,
     account: &Account,
@@ -96,7 +96,7 @@ mod tests {
         };
         assert_eq!(given(&world, ExceptedRule::Images, ""), Err(64));
         assert!(given(&world, ExceptedRule::Images, "a course").is_ok_and(|text| text.contains("images until 2026-")));
-        world.policy.classes.get_mut("tool").expect("class tool").admission.uid.strict_groups = false;
+        world.policy.classes.get_mut("tool").expect("the policy has class tool").admission.uid.strict_groups = false;
         assert_eq!(given(&world, ExceptedRule::Images, "a course"), Err(1));
         assert!(given(&world, ExceptedRule::Hosts, "a course").is_ok());
     }

@@ -13,7 +13,7 @@ use crate::orders::request::{QuotaSet, QuotaUnset, Refusal};
 use crate::policy::{Class, Policy};
 use crate::quantity::{is_count, is_counted, is_quantity, is_resource};
 
-/// Sets an override for each resource. If one is invalid, none is set.
+/// Sets an override for each resource. If any of these overrides is invalid, none is set.
 pub(super) fn set(
     ledger: &LedgerState,
     policy: &Policy,
@@ -56,7 +56,8 @@ pub(super) fn set(
     Ok(outcome)
 }
 
-/// Removes overrides, so that the class's amounts apply again. If one does not exist, none is removed.
+/// Removes overrides, so that the class's amounts apply again. If any of these overrides does not exist, none is
+/// removed.
 pub(super) fn unset(
     ledger: &LedgerState,
     account: &Account,
@@ -82,8 +83,8 @@ pub(super) fn unset(
     Ok(outcome)
 }
 
-/// Returns the class that `choose` selects among those that give the account a namespace in `cluster`. `without`
-/// completes the refusal for an account without a namespace.
+/// Returns the class that `choose` selects among those that give the account a namespace in `cluster`. `without` is the
+/// end of the refusal's text for an account without a namespace.
 pub(super) fn class_for<'p>(
     account: &Account,
     ledger: &LedgerState,
@@ -98,7 +99,7 @@ pub(super) fn class_for<'p>(
     }
     let mut classes = classes_of(account, ledger, policy);
     if classes.is_empty() {
-        // Nobody asked for the account yet. Once it is created, the order applies from the beginning.
+        // No request for the account was made yet. Once the account is created, the order applies from the beginning.
         classes = classes_if_asked(account, ledger, policy);
     }
     let Some(class) = choose(&classes) else {
@@ -108,7 +109,7 @@ pub(super) fn class_for<'p>(
     Ok(class)
 }
 
-/// Refuses to remove what the account does not have. `list` is the command that lists what it has.
+/// Refuses to remove something that the account does not have. `list` is the command that lists what the account has.
 pub(super) fn not_given<T>(
     account: &Account,
     what: &str,
@@ -166,7 +167,9 @@ mod tests {
             let target = Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: None, ticket: None };
             let amounts = BTreeMap::from([(resource.to_owned(), "8".to_owned())]);
             let order = QuotaSet { target, amounts, until: None, cluster: None };
-            set(&world.ledger, &world.policy, &world.ledger.accounts[&foo], &order, &note).expect("an override").text
+            set(&world.ledger, &world.policy, &world.ledger.accounts[&foo], &order, &note)
+                .expect("there is an override")
+                .text
         };
         assert!(!told(&world, "limits.cpu").contains("are refused"), "the class has a default");
         let class = world.policy.classes.get_mut("tool").expect("the sample policy has class tool");

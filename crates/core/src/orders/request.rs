@@ -58,7 +58,7 @@ pub enum OrderRequest {
     /// Take over a foreign object that stands where an object of a tenant should be.
     #[serde(rename = "adopt object")]
     AdoptObject(AdoptObject),
-    /// Accept what a source says next, although its servers seem to be in an older state than before.
+    /// Accept the next answer of a source, although its servers seem to have an older state than before.
     #[serde(rename = "accept directory")]
     AcceptDirectory(AcceptDirectory),
     /// Record in the history that an archive was restored.
@@ -79,7 +79,7 @@ pub enum OrderRequest {
     },
     /// Allow exactly the refused set of changes, once, within an hour.
     Approve {
-        /// As printed by `plan` and `status`.
+        /// The hash that `plan` and `status` print.
         hash: String,
     },
 }
@@ -89,7 +89,7 @@ pub enum OrderRequest {
 pub struct AcceptDirectory {
     /// The configured name of the source.
     pub source: String,
-    /// In the administrator's words, for the history.
+    /// The reason in the administrator's words, for the history.
     pub reason: Option<String>,
     /// The administrator's ticket.
     pub ticket: Option<String>,
@@ -102,7 +102,7 @@ pub struct AdoptObject {
     pub object: String,
     /// The new owner. If `None`, the object goes to the account that it blocks.
     pub owner: Option<AccountName>,
-    /// In the administrator's words, for the history.
+    /// The reason in the administrator's words, for the history.
     pub reason: Option<String>,
     /// The administrator's ticket.
     pub ticket: Option<String>,
@@ -115,13 +115,14 @@ pub struct Target {
     pub kind: AccountKind,
     /// The current name of the account, or its id in the ledger.
     pub name: String,
-    /// In the administrator's words, for the history.
+    /// The reason in the administrator's words, for the history.
     pub reason: Option<String>,
     /// The administrator's ticket.
     pub ticket: Option<String>,
 }
 
-/// `bursar adopt account --entry`. It is a separate order, so that an older daemon that does not know it refuses it.
+/// `bursar adopt account --entry`. This is a separate order, so that an older daemon, which does not know it, refuses
+/// the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptEntry {
     pub target: Target,
@@ -129,7 +130,8 @@ pub struct AdoptEntry {
     pub entry: String,
 }
 
-/// `bursar suspend --until`. It is a separate order, so that an older daemon that does not know it refuses it.
+/// `bursar suspend --until`. This is a separate order, so that an older daemon, which does not know it, refuses the
+/// request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuspendUntil {
     pub target: Target,
@@ -141,7 +143,7 @@ pub struct SuspendUntil {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evict {
     pub target: Target,
-    /// Objects in the account's namespaces that were changed since this time are listed.
+    /// Since when changes of objects in the account's namespaces are listed.
     pub since: Option<Timestamp>,
 }
 
@@ -157,7 +159,7 @@ pub struct ResumeStarting {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeClass {
     pub class: String,
-    /// In the administrator's words, for the history.
+    /// The reason in the administrator's words, for the history.
     pub reason: Option<String>,
     /// The administrator's ticket.
     pub ticket: Option<String>,
@@ -232,7 +234,7 @@ pub struct EnsureAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// The exit code of `bursar`: 4 if the account does not exist, 64 for wrong usage, 77 if the caller is not allowed,
-    /// else 1.
+    /// otherwise 1.
     pub exit_code: u8,
     /// The problem and its remedy, as a text for people.
     pub text: String,
@@ -257,7 +259,8 @@ pub enum Trigger {
     Schedule,
     /// A directory reported a change.
     Change,
-    /// A person whom the ledger does not know asks for an account. Every user of the host may do this at any rate.
+    /// A person whom the ledger does not know asks for an account. Every user of the host may do this as often as they
+    /// like.
     Login,
     /// The objects in a cluster differ from those that the plan was made for.
     Drift,

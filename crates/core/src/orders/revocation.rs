@@ -13,7 +13,7 @@ use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
 use crate::orders::request::Refusal;
 use crate::policy::{CredentialKind, Policy};
 
-/// Refuses a revocation if the classes only have credentials of an OIDC issuer. `whom` names its target.
+/// Refuses a revocation if the classes only have credentials of an OIDC issuer. `whom` names the target in the message.
 pub(super) fn is_possible<'a>(
     policy: &Policy,
     whom: &str,
@@ -35,10 +35,10 @@ pub(super) fn is_possible<'a>(
     refused(1, text)
 }
 
-/// Records an order for each account of the class that has a certificate; they are carried out at a pace. If a
-/// revocation of the class is running, the same order again revokes nobody twice. An order with another reason or
-/// ticket starts another one as soon as no account waits for its turn: a tenant who keeps their own home broken, or an
-/// unreachable cluster, must not prevent a second revocation of the class.
+/// Records an order for each account of the class that has a certificate. The orders are carried out at a pace. If a
+/// revocation of the class is running, repeating its order has no effect. An order with another reason or ticket starts
+/// a second revocation as soon as no account waits for its turn in the first: a tenant who keeps their own home broken,
+/// or an unreachable cluster, must not prevent a second revocation.
 pub(super) fn all(ledger: &LedgerState, policy: &Policy, class: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
     if let Some(BulkRevocation { note: Note { actor, reason, ticket, at }, .. }) = ledger.revocations.get(class) {
         let has_turns = ledger.waiting_for_revocation(class).next().is_some();

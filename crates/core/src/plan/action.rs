@@ -26,8 +26,8 @@ pub enum Action {
         manifest: JsonText,
         /// The digest of `manifest`.
         wanted: DigestText,
-        /// `metadata.uid` of the object that the cluster showed. `None` if the cluster showed none: if
-        /// somebody has created an object of this name by the time of the write, that object is left alone.
+        /// `metadata.uid` of the object that the cluster showed. `None` if the cluster showed no such object. In this
+        /// case, an object of this name that somebody has created by the time of the write is left alone.
         uid: Option<String>,
         reason: Reason,
     },
@@ -44,7 +44,7 @@ pub enum Action {
         uid: String,
         reason: Reason,
     },
-    /// Sets the Pod Security level of a foreign namespace, unless somebody has set one since.
+    /// Sets the Pod Security level of a foreign namespace, unless somebody has set a level since.
     SetLevel {
         cluster: ClusterName,
         namespace: NamespaceName,
@@ -59,10 +59,10 @@ pub enum Action {
     Evict {
         cluster: ClusterName,
         namespace: NamespaceName,
-        /// If `None`, nothing is listed.
+        /// If `None`, no changed objects are listed.
         since: Option<Timestamp>,
     },
-    /// Warns the people of a namespace that it will be suspended if it stays idle.
+    /// Warns the people of a namespace that it will be suspended if nothing runs in it.
     WarnIdle {
         cluster: ClusterName,
         namespace: NamespaceName,
@@ -70,7 +70,7 @@ pub enum Action {
         idle_since: Timestamp,
         /// When the namespace will be suspended.
         until: Timestamp,
-        /// The value for [`crate::ledger::idle::Idleness::seconds`] after the warning.
+        /// The value of [`crate::ledger::idle::Idleness::seconds`] after the warning.
         #[serde(skip)]
         counted: u64,
     },
@@ -83,7 +83,8 @@ pub enum Action {
         uid: String,
         /// The job (label `job`) whose services, config maps and secrets are deleted too.
         job: Option<String>,
-        /// The controller that would recreate the pod. It is stopped first. Set only if the class limits lifetimes.
+        /// The controller that would recreate the pod. The controller is stopped first. Set only if the class limits
+        /// lifetimes.
         maker: Option<Maker>,
         reason: Reason,
     },
@@ -98,11 +99,11 @@ pub enum Action {
     },
     /// Restores the former state of the workloads that a suspension stopped.
     ResumeWorkloads { cluster: ClusterName, namespace: NamespaceName, stopped: Vec<(ObjectKey, StoppedWorkload)> },
-    /// Waits until the API server refuses everything that our bindings gave to the holder of an older credential. Then
-    /// looks for bindings of others that name this holder.
+    /// Waits until the API server no longer grants the holder of an older credential any right that our bindings gave.
+    /// Then looks for foreign bindings that name this holder.
     ProveRevoked {
         cluster: ClusterName,
-        /// A name that only the holder of the older credential has.
+        /// A name that belongs only to the holder of the older credential.
         alone: Holder,
         /// The names by which foreign bindings may refer to the holder.
         known_as: Vec<Holder>,
@@ -142,7 +143,8 @@ pub enum Action {
         /// The generation of the credential.
         generation: u64,
         home: HomeTarget,
-        /// The file of the last delivery, if it was another one. Our entries are removed from it after this delivery.
+        /// The file of the last delivery, if it was another file. Our entries are removed from that file after this
+        /// delivery.
         former: Option<Box<HomeTarget>>,
         reason: Reason,
     },
@@ -158,14 +160,14 @@ pub enum Action {
     },
     /// Writes exactly these SSH keys into our block of a home's `authorized_keys`. Without keys, removes the block.
     SshKeys {
-        /// The cluster whose steps include this one, although keys belong to no cluster.
+        /// The cluster by which the step is listed, although keys belong to no cluster.
         cluster: ClusterName,
         home: HomeTarget,
         /// Valid lines.
         keys: Vec<String>,
         /// The digest of `keys`.
         digest: String,
-        /// `None` if the keys were delivered already and are only checked.
+        /// Why the keys are written; `None` if they were delivered already and are only checked.
         reason: Option<Reason>,
     },
     /// Checks that the kubeconfig still holds what was delivered.
@@ -193,25 +195,25 @@ pub enum Holder {
 pub struct Bound {
     /// `None` if the binding is for the whole cluster.
     pub namespace: Option<String>,
-    /// The name of a `ClusterRole`. If it is empty, a rule is tested that nearly every role contains.
+    /// The name of a `ClusterRole`. If empty, the proof tests a rule that nearly every role contains.
     pub role: String,
 }
 
 /// Which of the two lists of an account's plan an action belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The action removes access, or may do so. It is executed before every action of the other side, and a failed
-    /// action of the other side does not delay it.
+    /// The action removes access, or may remove it. It is executed before all actions of the other side, and is not
+    /// delayed by their failures.
     Narrowing,
     /// The action grants, repairs, proves or cleans up.
     Other,
 }
 
-/// What an inspection of a kubeconfig should find.
+/// The state that an inspection of a kubeconfig should find.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Expected {
-    /// The certificate or token with this [`crate::ledger::Certificate::fingerprint`].
+    /// A certificate or token with this [`crate::ledger::Certificate::fingerprint`].
     Issued(String),
     /// These entries, which hold no secret. If they are missing, the inspection writes them again.
     Entries(Box<DesiredCredential>),
@@ -236,7 +238,7 @@ impl Action {
     pub fn side(&self) -> Side {
         let narrows = match self {
             Self::Apply { key, manifest, uid, .. } => match key.kind.stage() {
-                // An existing binding may name a person who must lose the access, or an older generation.
+                // An existing binding may name an older generation, or a person who must lose access.
                 Stage::Access => uid.is_some(),
                 Stage::Namespace => uid.is_some() && is_sealed_as_suspended(&manifest.value()),
                 Stage::Limits => stops_pods(key),
@@ -298,7 +300,7 @@ impl Action {
     }
 }
 
-/// Why a step is done. The plan, the event, the log line and `bursar why` show the same reason.
+/// Why a step is done. The plan, the history, the log and `bursar why` show the same reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "reason", content = "detail")]
 pub enum Reason {

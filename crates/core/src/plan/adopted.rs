@@ -1,8 +1,8 @@
 //! Decides the owner of each foreign namespace that a class adopts, from what the clusters show and the ledger records.
 //!
-//! Anybody with write access to the namespace can set its annotation. So the annotation counts only if it names a known
-//! account that the class allows. It stands for the account that had the name when the annotation was first read, even
-//! if another account gets that name later.
+//! Anybody with write access to the namespace can set its annotation. Therefore the annotation counts only if it names
+//! a known account that the class allows. It means the account that had the name when the annotation was first read,
+//! even if another account gets that name later.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ pub struct Unowned {
 }
 
 impl Unowned {
-    /// Returns all such namespaces from the ledger.
+    /// Returns all namespaces without an owner in the ledger.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         let unowned = ledger.adopted.iter().filter_map(|((cluster, namespace), known)| {
@@ -52,7 +52,7 @@ impl std::fmt::Display for Unowned {
 }
 
 /// Whether an object of an account is in a foreign namespace. Only kinds that Bursar writes into adopted namespaces
-/// count; `is_own` tells which namespaces are the account's own.
+/// count; `is_own` returns whether a namespace is the account's own.
 #[must_use]
 pub fn is_of_others(key: &ObjectKey, is_own: impl Fn(&str) -> bool) -> bool {
     key.kind.in_adopted() && key.namespace.as_deref().is_some_and(|there| !is_own(there))
@@ -86,8 +86,8 @@ pub(super) fn levels(look: tenant::Look<'_>, notices: &mut Vec<String>) -> Vec<A
     actions
 }
 
-/// Returns the changes of owners after this look at the clusters. If a cluster does not answer, only a change of owner
-/// that began before is completed.
+/// Returns the changes of owners after this look at the clusters. If a cluster does not answer, only changes of owner
+/// that have already begun are completed.
 #[must_use]
 pub fn look(ledger: &LedgerState, inventory: &Inventory, policy: &Policy, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
     let (mut changes, mut events) = (Vec::new(), Vec::new());
@@ -180,8 +180,8 @@ impl Look<'_> {
         self.classes.iter().copied().filter(|(_, adopts)| takes(adopts)).collect()
     }
 
-    /// Sets the owner. If the owner changes, the namespace has none for a while: the objects of the former owner are
-    /// removed before the next owner gets any.
+    /// Sets the owner. If the owner changes, the namespace has no owner for a while, because the objects of the former
+    /// owner are removed before the next owner gets any.
     fn handed_over(&self, mut after: AdoptedNamespace) -> AdoptedNamespace {
         let next = after.named.clone().filter(|_| after.why.is_none());
         let passed = || after.account.is_none() && !self.ledger.is_kept_from(next.as_ref(), self.cluster, self.name);
@@ -394,7 +394,7 @@ mod tests {
         );
         world.now = next_try;
         let plan = world.plan();
-        assert!(plan.accounts.iter().flat_map(AccountPlan::steps).any(is_elsewhere), "it is tried again");
+        assert!(plan.accounts.iter().flat_map(AccountPlan::steps).any(is_elsewhere), "the step is tried again");
     }
 
     #[test]
@@ -439,7 +439,7 @@ mod tests {
         found.insert(name("lab-b"), another);
         (0..4).for_each(|_| drop(world.cycle()));
         assert!(world.plan().is_empty(), "{}", world.plan());
-        // Somebody deletes both, and creates them again without a level.
+        // Somebody deletes both namespaces, and creates them again without a level.
         let is_there = |key: &ObjectKey| key.namespace.as_deref().is_some_and(|there| there.starts_with("lab-"));
         world.cluster().objects.retain(|key, _| !is_there(key));
         for found in world.inventory.adopted.get_mut(&prod()).expect("the cluster has adopted namespaces").values_mut()
@@ -450,7 +450,7 @@ mod tests {
         world.look();
         let (approved, _) = world.guarded();
         for id in [&alice, &bob] {
-            let plan = approved.accounts().iter().find(|plan| plan.id == *id).expect("each has a plan");
+            let plan = approved.accounts().iter().find(|plan| plan.id == *id).expect("each account has a plan");
             let level = plan.steps().position(|action| matches!(action, Action::SetLevel { .. }));
             let bound = plan.steps().position(|action| matches!(action, Action::Apply { key, .. } if is_there(key)));
             assert!(bound.is_none_or(|bound| level.is_some_and(|level| level < bound)), "{plan:#?}");

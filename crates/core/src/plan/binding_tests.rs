@@ -56,7 +56,7 @@ fn a_revocation_of_a_held_account_deletes_an_unlabelled_binding() {
 #[test]
 fn a_suspension_deletes_a_binding_that_a_finalizer_keeps() {
     let (mut world, foo, binding) = world();
-    world.cluster().objects.get_mut(&binding).expect("the world has it").deleting = true;
+    world.cluster().objects.get_mut(&binding).expect("the world has the object").deleting = true;
     assert!(world.plan().is_empty(), "the binding needs no step: {}", world.plan());
     world.account(&foo).disabled = Some("mark".to_owned());
     world.cycle();
@@ -67,7 +67,7 @@ fn a_suspension_deletes_a_binding_that_a_finalizer_keeps() {
 #[test]
 fn a_revocation_deletes_a_binding_that_a_finalizer_keeps_and_recreates_it() {
     let (mut world, foo, binding) = world();
-    world.cluster().objects.get_mut(&binding).expect("the world has it").deleting = true;
+    world.cluster().objects.get_mut(&binding).expect("the world has the object").deleting = true;
     let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
     world.ledger.orders.push(Order { id: 1, account: foo, what: OrderKind::Revoke, note, bulk: None, object: None });
     world.cycle();

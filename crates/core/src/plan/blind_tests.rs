@@ -1,4 +1,5 @@
-//! Tests clusters that do not show objects of some kinds: steps that depend on such a kind wait, and all others go on.
+//! Tests clusters that do not show objects of some kinds: steps that depend on such a kind wait, and all other steps go
+//! on.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

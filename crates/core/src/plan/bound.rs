@@ -1,5 +1,5 @@
 //! Finds the bindings that name the holder of an account's credentials, and the names by which foreign bindings may
-//! refer to it. A revocation proves that none of them gives access any more.
+//! refer to the holder. A revocation proves that no such binding gives access to an older credential any more.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use crate::ledger::{Certificate, LedgerState};
 /// The prefix of the user name of a service account.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// Our bindings by cluster and holder, regardless of the generation. The index is built when something is first
+/// Our bindings by cluster and holder, regardless of the generation. The index is built when a credential is first
 /// revoked.
 pub(super) struct Bindings<'a> {
     ledger: &'a LedgerState,
@@ -30,7 +30,7 @@ impl<'a> Bindings<'a> {
         Self { ledger, by_holder: OnceCell::new() }
     }
 
-    /// Returns what our bindings give to this holder, in own and in foreign namespaces.
+    /// Returns the roles that our bindings give to this holder, in the account's own and in foreign namespaces.
     fn naming(&self, cluster: &ClusterName, holder: &str) -> impl Iterator<Item = &Bound> {
         self.by_holder.get_or_init(|| self.all()).get(&(cluster.clone(), holder.to_owned())).into_iter().flatten()
     }
@@ -48,8 +48,8 @@ impl<'a> Bindings<'a> {
         all
     }
 
-    /// Returns the step that proves that an older credential is refused. `account` is the present name, `own` the
-    /// account's own namespace.
+    /// Returns the step that proves that an older credential is refused. `account` is the account's present name, and
+    /// `own` is its own namespace.
     pub(super) fn proof(
         &self,
         cluster: &ClusterName,
@@ -70,7 +70,7 @@ impl<'a> Bindings<'a> {
             (group.clone(), vec![Holder::User(user), of_kind, group], names)
         };
         let mut bound: BTreeSet<Bound> = names.iter().flat_map(|name| self.naming(cluster, name)).cloned().collect();
-        // If all bindings are gone already, the proof asks for what nearly every role allows.
+        // If no binding is left, the proof tests a rule that nearly every role contains.
         if bound.is_empty() {
             bound.insert(Bound { namespace: own, role: String::new() });
         }

@@ -1,4 +1,4 @@
-//! The budgets of `[limits]`: what each counts, and how much of it a plan uses.
+//! The budgets of `[limits]`: what each budget counts, and how much of it a plan uses.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use crate::desired::Transition;
 use crate::kinds::Stage;
 use crate::ledger::{Failure, Lifecycle, Spending, Suspension};
 
-/// A budget of `[limits]`. What an administrator ordered uses no budget.
+/// A budget of `[limits]`. Changes that an administrator ordered use no budget.
 pub(super) struct Budget {
     pub(super) limited: Limited,
     pub(super) size: fn(&Bounds) -> &BTreeMap<String, u64>,
     /// Returns how much of the budget an account's plan uses.
     pub(super) amount: fn(&AccountPlan) -> u64,
-    /// Returns the hash of what an approval lets pass.
+    /// Returns the hash of the changes that an approval of the account's part lets pass.
     pub(super) part: fn(&AccountPlan) -> String,
 }
 
-/// The budgets that refuse an account's whole plan, so that [`AccountPlan::otherwise`] is done instead.
+/// The budgets that refuse an account's whole plan, so that [`AccountPlan::otherwise`] is executed instead.
 pub(super) const BUDGETS: [Budget; 5] = [RESUMPTIONS, MARKS, SUSPENSIONS, MEMBERS, DELETIONS];
 
 /// Removals of access that are caused neither by a suspension nor by a leaving member. Only the steps themselves are
@@ -36,7 +36,7 @@ pub(super) const ACCESS: Budget = Budget {
     part: |plan| hash::part(&loss::alone(plan)),
 };
 
-/// The name of what [`ACCESS`] counts: foreign namespaces, and clusters in which an account loses anything else.
+/// The name of the unit of [`ACCESS`]: foreign namespaces, and clusters in which an account loses anything else.
 pub(super) const REMOVED: &str = "removals of access";
 
 /// If a directory shows hundreds of former members again, it may be a stale replica, or restored from a backup.
@@ -78,7 +78,7 @@ const SUSPENSIONS: Budget = Budget {
     part: hash::part,
 };
 
-/// Members who leave. They are counted even if the removal of their account itself is refused.
+/// Members who leave. They are counted even if the removal of the account whose members they are is refused.
 pub(super) const MEMBERS: Budget = Budget {
     limited: Limited {
         spending: Spending::RemoveMembers,
@@ -91,7 +91,7 @@ pub(super) const MEMBERS: Budget = Budget {
     part: hash::part,
 };
 
-/// Deletions of namespaces. Each is counted once, when it is let through, even if it takes several cycles.
+/// Deletions of namespaces. Each deletion is counted once, when it is allowed, even if it takes several cycles.
 const DELETIONS: Budget = Budget {
     limited: Limited {
         spending: Spending::Delete,
@@ -107,11 +107,11 @@ const DELETIONS: Budget = Budget {
     part: hash::part,
 };
 
-/// The name of what [`RESUMPTIONS`] counts.
+/// The name of the unit of [`RESUMPTIONS`].
 pub(super) const RESUMED: &str = "resumptions";
 
-/// Whether access returns only because a directory shows the account again: not by an order, and not by a login of an
-/// account that was suspended for idleness.
+/// Whether access returns only because a directory shows the account again: not because of an order, and not because of
+/// a login to an account that was suspended for idleness.
 fn is_resumption(plan: &AccountPlan) -> bool {
     plan.transition == Some(Transition::Resume)
         && plan.orders.is_empty()
@@ -124,15 +124,16 @@ fn is_marked(plan: &AccountPlan) -> bool {
 }
 
 /// Whether the plan suspends the account, in one cluster or in all, without an order. Suspensions by a mark are counted
-/// in [`MARKS`]. If an account without a namespace leaves a group, it was counted in [`MEMBERS`] already, unless the
-/// group itself is gone.
+/// in [`MARKS`]. The suspension of an account without a namespace that left a group is counted in [`MEMBERS`] instead,
+/// unless the group itself is gone.
 fn is_counted(plan: &AccountPlan) -> bool {
     plan.before.state == Lifecycle::Active
         && match &plan.transition {
             Some(Transition::Suspend(Suspension::Absent | Suspension::Idle { .. })) => true,
             Some(Transition::Suspend(Suspension::Left)) => !plan.left || plan.begun.values().any(Failure::is_begun),
             Some(_) => false,
-            // The class gave up one of the account's clusters. This was counted in the cycle in which it began.
+            // The class gave up one of the account's clusters. This was counted in the cycle in which the suspension
+            // there began.
             None => plan.steps().any(|action| match action {
                 Action::StopWorkloads { cluster, .. } => plan.begun.get(cluster).is_some_and(Failure::is_begun),
                 Action::Delete { key, reason, .. } => *reason == Reason::Suspended && key.kind.stage() == Stage::Access,

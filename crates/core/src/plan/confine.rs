@@ -8,8 +8,8 @@ use super::{AccountPlan, Action};
 use crate::desired::Transition;
 use crate::identity::ClusterName;
 
-/// Removes the steps that grant or repair something in `unconfined` clusters. They are not recorded, so a later cycle
-/// plans them again. Steps in other clusters remain.
+/// Removes the steps that grant or repair something in `unconfined` clusters. The removed steps are not recorded, so a
+/// later cycle plans them again. Steps in other clusters remain.
 pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<ClusterName>) {
     if unconfined.is_empty() {
         return;
@@ -26,7 +26,8 @@ pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<Clu
         });
         plan.settles.retain(|cluster, _| !unconfined.contains(cluster));
         plan.places.retain(|cluster, _| !unconfined.contains(cluster));
-        // An order stays open until its steps are done. A suspension and a revocation are carried out by what remains.
+        // An order stays open until its steps are done. The remaining steps still carry out a suspension or a
+        // revocation.
         if plan.steps().count() < before && plan.transition.is_none() && plan.regenerated.is_none() {
             (plan.orders, plan.ordered) = (Vec::new(), None);
         }
@@ -34,8 +35,9 @@ pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<Clu
     accounts.retain(|plan| !plan.is_idle());
 }
 
-/// A change of the lifecycle state waits as a whole, unless it is a suspension. Meanwhile the alternative plan
-/// ([`AccountPlan::otherwise`]) is carried out, so an unfinished suspension continues.
+/// Returns the plan that is executed now. If the plan changes the lifecycle state in an unconfined cluster, the whole
+/// change waits, unless it is a suspension. In this case, returns the alternative ([`AccountPlan::otherwise`]), so that
+/// an unfinished suspension continues.
 fn unless_it_begins(mut plan: AccountPlan, unconfined: &BTreeSet<ClusterName>) -> Option<AccountPlan> {
     let waits = |plan: &AccountPlan| {
         !matches!(plan.transition, None | Some(Transition::Suspend(_)))

@@ -12,11 +12,11 @@ use crate::identity::{AccountId, ClusterName, HostName};
 use crate::inventory::HomeFinding;
 use crate::ledger::{Account, Certificate, CredentialKey, Delivery, LedgerState};
 
-/// How often each home is inspected, in seconds. A person who broke their kubeconfig gets it back the same day, and
+/// How often each home is inspected, in seconds. A person who broke their kubeconfig gets it back on the same day, and
 /// 10,000 homes cause one inspection every two seconds.
 const INSPECT_EVERY: i64 = 6 * 3600;
 
-/// The field in `Reason::Changed` if only the kubeconfig changes, and not the credential in it.
+/// The field in `Reason::Changed` if only the kubeconfig changes, and its credential does not.
 pub const KUBECONFIG: &str = "kubeconfig";
 
 /// The steps for the credentials of an account.
@@ -31,7 +31,7 @@ pub(super) struct Standing {
 /// The credential that was delivered.
 #[derive(Clone, Copy)]
 struct Held<'a> {
-    /// Always `None` for an OIDC credential.
+    /// The newest certificate or token. Always `None` for an OIDC credential.
     certificate: Option<&'a Certificate>,
     delivery: Option<&'a Delivery>,
 }
@@ -77,7 +77,8 @@ fn key(look: Look<'_>, host: &HostName) -> CredentialKey {
     CredentialKey::new(look.id.clone(), look.cluster.clone()).on(host)
 }
 
-/// Returns the step that proves that the API server refuses the account's older credentials; `None` if there are none.
+/// Returns the step that proves that the API server refuses the account's older credentials; `None` if there are no
+/// older credentials.
 pub(super) fn proof(look: Look<'_>) -> Option<Action> {
     let held = look.ledger.certificates_of(look.id);
     let mut older = held.filter(|(key, it)| key.cluster == *look.cluster && it.generation != look.account.generation);
@@ -96,7 +97,7 @@ fn deliver(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, rea
     }
 }
 
-/// Returns why a new delivery is needed; `None` if the present one is good.
+/// Returns why a new delivery is needed; `None` if the present delivery is still valid.
 fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, held: Held<'_>) -> Option<Reason> {
     let place = (look.id.clone(), look.cluster.clone());
     let broken = || matches!(look.inventory.homes.get(&place), Some(HomeFinding::Broken { .. }));
@@ -134,8 +135,8 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, hel
     }
 }
 
-/// Whether all credentials of the account in the cluster are revoked. The class may give another kind of credential by
-/// now, or one for another host.
+/// Whether all credentials of the account in the cluster are revoked. By now, the class may give another kind of
+/// credential, or a credential for another host.
 fn is_only_revoked(look: Look<'_>) -> bool {
     let mut generations =
         look.ledger.certificates_of(look.id).filter(|(key, _)| key.cluster == *look.cluster).peekable();
@@ -150,8 +151,8 @@ fn waits(look: Look<'_>, credential: &DesiredCredential) -> bool {
     objects.iter().any(|key| look.there.is_blind_to(key) && !is_made(look, key))
 }
 
-/// Returns the UID of the present Secret of a token. If somebody deleted the Secret, its tokens are invalid, and both
-/// are created again.
+/// Returns the UID of the present Secret of a token. If somebody deleted the Secret, its tokens are invalid, and Secret
+/// and token are created again.
 fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
     look.there.objects.get(&token.secret_key(look.cluster)).map(|found| found.uid.to_string())
 }
@@ -168,14 +169,14 @@ fn remove(look: Look<'_>) -> impl Iterator<Item = Action> {
         .filter_map(move |(key, delivery)| removal(look, &key.host, delivery, reason.clone()))
 }
 
-/// Returns the notice that replaces a delivery while the account is suspended. If the home moved, there is none.
+/// Returns the notice that replaces a delivery while the account is suspended. If the home moved, there is no notice.
 fn notice<'a>(look: Look<'a>, host: &HostName, delivery: &Delivery) -> Option<&'a DesiredNotice> {
     let home = look.tenant.home.as_ref()?.on(host);
     let notice = look.tenant.notices.iter().find(|notice| notice.credential.host == *host)?;
     (home.file() == delivery.path).then_some(notice)
 }
 
-/// Returns the removal of what homes still hold of a tenant that is suspended or about to be deleted.
+/// Returns the removal of the deliveries that homes still hold for a tenant that is suspended or about to be deleted.
 pub(super) fn leftover(look: Look<'_>) -> impl Iterator<Item = Action> {
     remove(look)
 }
@@ -193,7 +194,7 @@ pub(super) fn revoked(look: Look<'_>) -> impl Iterator<Item = Action> {
     proof.into_iter().chain(removals)
 }
 
-/// Removes all deliveries from homes. No notice replaces them, because nothing would keep it up to date.
+/// Removes all deliveries from homes. No notice replaces them, because nothing would keep a notice up to date.
 pub(super) fn abandoned(look: Look<'_>) -> impl Iterator<Item = Action> {
     let removals = deliveries(look).filter_map(move |(key, it)| removal(look, &key.host, it, Reason::Orphaned));
     removals.map(|mut action| {
@@ -208,7 +209,8 @@ fn deliveries(look: Look<'_>) -> impl Iterator<Item = (&CredentialKey, &Delivery
     look.ledger.deliveries_of(look.id).filter(move |(key, _)| key.cluster == *look.cluster)
 }
 
-/// Returns the file of a delivery. If it is not in the home of the class, the home is derived from its path.
+/// Returns the file of a delivery. If the file is not in the home of the class, the home is derived from the file's
+/// path.
 fn delivered_to(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<HomeTarget> {
     match look.tenant.home.as_ref().map(|home| home.on(host)) {
         Some(home) if home.file() == delivery.path => Some(home),
@@ -228,8 +230,9 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason)
     Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), host: host.clone(), home, notice, reason })
 }
 
-/// Returns the home of a delivery, and the kubeconfig in it. Rows of older versions name the home only if it is the
-/// folder of a host; if the account's home changed since, the end of the path shows it.
+/// Returns the home of a delivery, and the kubeconfig in it. Rows of older versions name no home, except the folder of
+/// a host. If such a row has a file outside of the account's present home, the home is derived from the end of the
+/// path.
 fn place(look: Look<'_>, delivery: &Delivery, account: &Account) -> Option<(PathBuf, PathBuf)> {
     let mut known = delivery.home.iter().chain(&account.home);
     if let Some(home) = known.find(|home| delivery.path.starts_with(home)) {
@@ -242,7 +245,7 @@ fn place(look: Look<'_>, delivery: &Delivery, account: &Account) -> Option<(Path
     Some((home.to_owned(), kubeconfig.to_owned()))
 }
 
-/// Returns the file that had the last delivery, if it is another one.
+/// Returns the file of the last delivery, if it is another file.
 fn former(look: Look<'_>, host: &HostName, home: &HomeTarget) -> Option<HomeTarget> {
     let delivery = look.ledger.deliveries.get(&key(look, host)).filter(|delivery| delivery.path != home.file())?;
     delivered_to(look, host, delivery)
@@ -263,12 +266,13 @@ fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, hel
     })
 }
 
-/// The file is inspected again this many seconds after a delivery, because kubectl reads it before taking the lock and
-/// then writes back what it read (client-go, `ModifyConfig`). A `kubectl config` that ran during the delivery is over
-/// by the first inspection, an editor or a script usually by the second.
+/// The file is inspected again this many seconds after a delivery, because kubectl reads the file before it takes the
+/// lock, and then writes back the old content (client-go, `ModifyConfig`). A `kubectl config` that ran during the
+/// delivery is over by the first inspection, an editor or a script usually by the second.
 const LOOKS: [i64; 2] = [2, 60];
 
-/// Returns the time of the next inspection after a delivery; `None` if all are done, or if it is to be delivered again.
+/// Returns the time of the next inspection after a delivery; `None` if all inspections are done, or if the file is to
+/// be delivered again.
 #[must_use]
 pub fn next_look(delivery: &Delivery) -> Option<Timestamp> {
     let checked = delivery.checked_at.filter(|_| !delivery.is_notice())?;
@@ -276,15 +280,15 @@ pub fn next_look(delivery: &Delivery) -> Option<Timestamp> {
     looks.into_iter().find(|look| checked < *look)
 }
 
-/// Whether an inspection after a delivery is left to do in the cluster, or a delivery is to be repeated.
+/// Whether an inspection after a delivery is still to be done in the cluster, or a delivery is to be repeated.
 pub(super) fn awaits_look(ledger: &LedgerState, id: &AccountId, cluster: &ClusterName) -> bool {
     let mut deliveries =
         ledger.deliveries_of(id).filter(|(key, delivery)| key.cluster == *cluster && !delivery.is_notice());
     deliveries.any(|(_, delivery)| delivery.checked_at.is_none() || next_look(delivery).is_some())
 }
 
-/// Whether the regular inspection of a home is due. An inspection dated far in the future comes from a wrong clock, and
-/// is repeated.
+/// Whether the regular inspection of a home is due. If the last inspection is dated far in the future, the date comes
+/// from a wrong clock, and the inspection is repeated.
 pub(super) fn is_due(look: Look<'_>, delivery: &Delivery) -> bool {
     let checked = delivery.checked_at.unwrap_or(delivery.at).as_second();
     checked < last_slot(look.id, look.now) || checked > look.now.as_second() + INSPECT_EVERY

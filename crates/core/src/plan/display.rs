@@ -1,8 +1,8 @@
 //! Renders a plan as text and as JSON.
 //!
-//! The text has one line per account. It begins with `+` if access is given, with `-` if access is removed, else with
-//! `~`. A line with `!` is a finding that no plan can remedy. Structs are destructured here, so that a new field cannot
-//! be forgotten.
+//! The text has one line per account. A line begins with `+` if access is given, with `-` if access is removed,
+//! otherwise with `~`. A line with `!` is a finding that no plan can remedy. Structs are destructured here, so that a
+//! new field cannot be forgotten.
 
 mod refusal;
 mod steps;
@@ -46,18 +46,18 @@ pub struct Preview<'a> {
     pub pace: Vec<Progress>,
     /// Revocations of classes that are in progress before the plan.
     pub revocations: Vec<revocation::Progress>,
-    /// What reapers leave to later cycles.
+    /// Pods and accounts that the reapers leave to later cycles.
     pub reaped_later: &'a Waiting,
     /// Limits that are nearly used up after the plan.
     pub near: Cow<'a, [LimitUse]>,
-    /// What the guards refuse of the plan and of the realm's plan.
+    /// The refusals of both guards: for the plan and for the realm's plan.
     pub refusals: Cow<'a, [Refusal]>,
     /// The realm's plan before its guard, or why there is none; `None` if no realm is configured.
     pub realm: Option<Result<&'a RealmPlan, &'a str>>,
 }
 
 impl<'a> Preview<'a> {
-    /// Makes a preview without a realm. Sources and rejected entries are those of the ledger.
+    /// Makes a preview without a realm. Sources and rejected entries come from the ledger.
     #[must_use]
     pub fn of(ledger: &'a LedgerState, plan: &'a Plan, approved: &'a ApprovedPlan, refusals: &'a [Refusal]) -> Self {
         let (pace, revocations, near) = (approved.progress(ledger), revocation::Progress::of(ledger), approved.near());
@@ -254,7 +254,7 @@ fn lines(plan: &Plan, refusals: &[Refusal]) -> String {
     let lines: Vec<Line> = shown
         .map(|plan| {
             let mut line = line(plan, marks.get(&plan.account));
-            // Two accounts may have the same name for a while. Only the first one gets the texts.
+            // Two accounts may have the same name for a while. Only the first account gets the texts.
             if let Some(texts) = said.remove(&plan.account) {
                 line.detail = [vec![line.detail], texts].concat().join("; ");
             }

@@ -1,4 +1,4 @@
-//! Turns the doubts about what sources report into refusals.
+//! Turns the doubts about the statements of sources into refusals.
 
 use super::guard::{ABSENCE, ATTRIBUTES, EMPTIED, IMPORT, Refusal};
 use super::hash;

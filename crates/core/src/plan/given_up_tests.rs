@@ -1,5 +1,5 @@
-//! Tests a class that gives up a cluster while the suspension there is refused or held: revoked credentials and people
-//! who have to leave still lose their access there.
+//! Tests a class that gives up a cluster while the suspension there is refused or held. Revoked credentials, and people
+//! who have to leave, still lose their access there.
 
 use std::collections::BTreeSet;
 
@@ -170,7 +170,7 @@ fn a_revocation_deletes_an_unlabelled_binding_in_a_given_up_cluster() {
     let is_binding = |key: &ObjectKey| key.kind.stage() == Stage::Access;
     world.in_cluster(&gpu()).objects.retain(|key, _| !is_binding(key));
     cycles(&mut world);
-    assert_eq!(named(&world, &foo, &gpu()), BTreeSet::from([old]), "it waits");
+    assert_eq!(named(&world, &foo, &gpu()), BTreeSet::from([old]), "the removal of the binding waits");
     order(&mut world, &foo, OrderKind::Revoke);
     cycles(&mut world);
     assert!(named(&world, &foo, &gpu()).is_empty(), "{:?}", named(&world, &foo, &gpu()));
@@ -187,7 +187,7 @@ fn no_binding_in_a_given_up_cluster_names_the_next_service_account() {
     refuse(&mut world);
     give_up(&mut world, "tool");
     cycles(&mut world);
-    assert_eq!(named(&world, &foo, &gpu()).len(), 1, "it waits");
+    assert_eq!(named(&world, &foo, &gpu()).len(), 1, "the removal of the binding waits");
     order(&mut world, &foo, OrderKind::Revoke);
     cycles(&mut world);
     assert!(named(&world, &foo, &gpu()).is_empty(), "{:?}", named(&world, &foo, &gpu()));
@@ -249,7 +249,7 @@ fn a_person_leaves_workspaces_of_a_given_up_cluster_when_the_suspension_is_allow
     limits.suspend_per_day = limits.suspend_per_cycle;
     cycles(&mut world);
     assert!(named(&world, &algebra, &gpu()).is_empty() && named(&world, &alice, &gpu()).is_empty());
-    // The access does not return in cluster gpu if a suspension is refused elsewhere.
+    // The person's access in cluster gpu does not return if a suspension is refused elsewhere.
     world.policy.limits.disable_per_cycle = NONE;
     world.account(&alice).disabled = Some("mark".to_owned());
     cycles(&mut world);
@@ -270,7 +270,7 @@ fn a_revocation_updates_a_role_in_the_whole_given_up_cluster() {
     refuse(&mut world);
     give_up(&mut world, "admin");
     cycles(&mut world);
-    assert_eq!(named(&world, &alice, &gpu()), BTreeSet::from([old.clone()]), "it waits");
+    assert_eq!(named(&world, &alice, &gpu()), BTreeSet::from([old.clone()]), "the removal of the binding waits");
     order(&mut world, &alice, OrderKind::Revoke);
     cycles(&mut world);
     assert_eq!(named(&world, &alice, &gpu()), BTreeSet::from([group(&world, &alice)]));

@@ -1,6 +1,6 @@
 //! Turns a [`Plan`] into an [`ApprovedPlan`], and refuses what limits, incomplete reads or holds do not allow.
 //!
-//! If a removal exceeds a limit, only that removal is refused. All else continues, including other changes of the same
+//! If a removal exceeds a limit, only that removal is refused. All other changes continue, including those of the same
 //! account ([`AccountPlan::otherwise`]). Only [`guard`] makes an [`ApprovedPlan`].
 
 mod limits;
@@ -32,13 +32,13 @@ use crate::snapshot::Completeness;
 /// [`Refusal::limit`] if a read was not complete.
 pub const COMPLETENESS: &str = "completeness";
 
-/// [`Refusal::limit`] if attributes vanished from a source, and the change is doubted.
+/// [`Refusal::limit`] if attributes vanished from a source, and their loss is doubted.
 pub const ATTRIBUTES: &str = "attributes";
 /// [`Refusal::limit`] if an import is doubted.
 pub const IMPORT: &str = "import";
 /// [`Refusal::limit`] if servers disagree about an absence.
 pub const ABSENCE: &str = "absence";
-/// [`Refusal::limit`] if several groups became empty at once, and that is doubted.
+/// [`Refusal::limit`] if several groups became empty at once, and their loss of members is doubted.
 pub const EMPTIED: &str = "emptied";
 
 /// The inputs of [`guard`] besides the plan.
@@ -74,7 +74,7 @@ pub struct Bounds {
     pub pods_per_cycle: u64,
     /// Accounts with a failed step.
     pub failing: BTreeSet<AccountId>,
-    /// Refusals because of doubts about what sources report.
+    /// Refusals because of doubts about the statements of sources.
     pub doubts: Vec<Refusal>,
     /// Clusters in which nothing is granted or repaired, because the daemon's confinement is not confirmed.
     pub unconfined: BTreeSet<ClusterName>,
@@ -128,7 +128,7 @@ impl Bounds {
     }
 }
 
-/// The numbers of accounts by class, and the groups. They are updated by the differences between two ledgers.
+/// The numbers of accounts by class, and the groups. They are updated from the differences between two ledgers.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     accounts: SharedMap<AccountId, Account>,
@@ -145,7 +145,7 @@ struct Count {
 }
 
 impl Counts {
-    /// Updates the counts to those of `ledger`.
+    /// Updates the counts to the state of `ledger`.
     pub(super) fn follow(&mut self, ledger: &LedgerState) {
         let accounts = std::mem::replace(&mut self.accounts, ledger.accounts.clone());
         let tenants = std::mem::replace(&mut self.tenants, ledger.tenants.clone());
@@ -176,7 +176,8 @@ impl Counts {
     }
 }
 
-/// Returns the class by which `[limits]` counts an account: that of its first tenant row, else its kind in the plural.
+/// Returns the class by which `[limits]` counts an account: the class of its first tenant row, otherwise its kind in
+/// the plural.
 pub(super) fn first_class(account: &Account, tenants: &SharedMap<(AccountId, ClusterName), Tenant>) -> String {
     let from = (account.id.clone(), ClusterName::default());
     let first = tenants.range(from..).next().filter(|((id, _), _)| *id == account.id);
@@ -255,7 +256,7 @@ impl ApprovedPlan {
         self.paced.under_way.iter().map(|(class, pace)| Progress::of_class(class, pace, ledger)).collect()
     }
 
-    /// Returns what the reapers leave to later cycles.
+    /// Returns the pods and accounts that the reapers leave to later cycles.
     #[must_use]
     pub const fn reaped_later(&self) -> &Waiting {
         &self.reaped_later
@@ -291,14 +292,15 @@ pub fn refused_hash(refusals: &[Refusal]) -> Option<String> {
     (!parts.is_empty()).then(|| hash::of_parts(parts))
 }
 
-/// Removes what must not be done now from the plan. Returns the rest, and the refusals.
+/// Removes the changes that must not be made now from the plan. Returns the rest, and the refusals.
 #[must_use]
 pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<Refusal>) {
     let mut limits = LimitEvaluator::new(bounds, now);
     limits.held =
         plan.accounts.iter().filter(|plan| plan.held.is_some() && keeps(plan)).map(|it| it.id.clone()).collect();
     let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter_map(unless_held).collect();
-    // Resumptions are judged first: if the members of an account may not leave, its alternative still resumes it.
+    // Resumptions are judged first, because the alternative of an account whose members may not leave still resumes the
+    // account.
     let [resumptions, removals @ ..] = &BUDGETS;
     let all: Vec<&AccountPlan> = accounts.iter().collect();
     limits.limit(&all, resumptions);
@@ -335,7 +337,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
     (approved, refusals)
 }
 
-/// Returns the plan, or for a held account the part of it that passes the hold.
+/// Returns the plan, or for a held account the part that is carried out in spite of the hold.
 fn unless_held(plan: AccountPlan) -> Option<AccountPlan> {
     if plan.held.is_some() { plan.otherwise.map(|plan| *plan) } else { Some(plan) }
 }

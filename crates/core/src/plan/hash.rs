@@ -1,8 +1,8 @@
 //! Computes the hash by which an administrator approves a set of actions. It stays the same from cycle to cycle.
 //!
 //! The hash covers (cluster, account id, kind, object, desired digest), sorted, without times, generations and
-//! renewals. Each account's part is hashed first, and the hash of a set is made from the sorted hashes of its parts. So
-//! an approval of a set also holds for some of its parts.
+//! renewals. Each account's part is hashed first, and the hash of a set is made from the sorted hashes of its parts.
+//! Therefore an approval of a set is also valid for a subset of its parts.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,8 @@ use crate::digest::digest;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::Suspension;
 
-/// Hex digits of a hash that people see and type. Few digits are enough, because only a few sets of one ledger wait for
-/// an approval, and only the guard makes such sets.
+/// The number of hex digits of a hash that people see and type. Few digits are enough, because only a few sets of one
+/// ledger wait for an approval, and only the guard makes such sets.
 const SHOWN: usize = 8;
 
 /// A line of the set: cluster, account id, kind, object, desired digest. Lines are sorted in this order.
@@ -57,7 +57,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
     let actions = plan.steps().filter_map(|action| {
         let cluster = &action.cluster().0;
         match action {
-            // Other stages are repairs, which are done even if the removal is refused.
+            // Writes in other stages are repairs, which are done even if the removal is refused.
             Action::Apply { key, manifest, .. } if is_of_a_removal(key.kind.stage()) => {
                 Some(line(cluster, key.kind.as_str(), object(key), stable_digest(manifest.value(), plan)))
             }
@@ -77,7 +77,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             Action::DeleteNamespace { namespace, .. } => {
                 Some(line(cluster, ManagedKind::Namespace.row().kind, namespace.to_string(), "delete".to_owned()))
             }
-            // These are no part of a removal, or they are renewals.
+            // The other actions are not part of a removal, or are renewals.
             Action::Apply { .. }
             | Action::Archive { .. }
             | Action::AwaitDeletion { .. }
@@ -127,7 +127,7 @@ fn cause(why: &Suspension) -> &'static str {
     }
 }
 
-/// Returns the digest of a manifest without what depends on the generation.
+/// Returns the digest of a manifest without the fields that depend on the generation.
 fn stable_digest(mut manifest: Value, plan: &AccountPlan) -> String {
     if let Some(annotations) = manifest.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.retain(|key, _| !follows_the_generation(key));

@@ -2,8 +2,8 @@
 //!
 //! Entries appear, disappear, are renamed, change their uid, and are created again under an old name. Administrators
 //! adopt uids and accounts. Reads are partial, servers lag, attributes and members vanish, and the clock jumps. In
-//! every case, nobody is suspended and no namespace is deleted without proof, no uid belongs to two accounts, no uid
-//! changes without an order, and in the end nothing is left to plan.
+//! every case, no account is suspended and no namespace is deleted without proof, no uid belongs to two accounts, no
+//! uid changes without an order, and in the end nothing is left to plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +19,13 @@ use crate::snapshot::freshness::{Marks, Stamp};
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 
 const DAY: u64 = 24 * 3600;
-/// It is short, so that histories of a few days contain archives and deletions.
+/// The retention of suspended accounts, which is short so that histories of a few days contain archives and deletions.
 const RETENTION: u64 = 30 * 3600;
-/// The most that a gap between two complete reads counts.
+/// The longest part of a gap between two complete reads that counts.
 const HOUR: i64 = 3600;
 /// The number of tools that may appear and disappear.
 const TOOLS: usize = 5;
-/// The number of people who always exist. There are so many that an attribute which vanishes from all of them is
+/// The number of people who always exist. They are numerous enough that the loss of an attribute by all of them is
 /// doubted.
 const PEOPLE: i64 = 12;
 
@@ -112,7 +112,7 @@ fn person(number: i64) -> Entry {
     }
 }
 
-/// Returns a tool that two people always maintain. A rule that hides members empties its list.
+/// Returns a tool that two people always maintain. An access rule that hides members empties the list.
 fn maintained(name: &str, uid: i64) -> Entry {
     let members = ["alice", "p1"].map(|id| (DirectoryId(id.to_owned()), Role::Member));
     Entry { members: members.into(), ..entry(AccountKind::Tool, name, name, uid) }
@@ -271,7 +271,7 @@ impl Story {
         }
     }
 
-    /// Counts how long accounts have had no access; for an account with access the count starts again.
+    /// Counts how long accounts have had no access. If an account has access, its count starts again.
     fn count_ended(&mut self, complete: bool) {
         let now = self.world.now;
         for account in self.world.ledger.accounts.values() {

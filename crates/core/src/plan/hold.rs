@@ -1,5 +1,6 @@
-//! Reduces the plan of a held account to what passes the hold: ordered suspensions, revocations with the delivery of
-//! the new credential, and the removal of people who were disabled or left. All else is shown and not done.
+//! Reduces the plan of a held account to the steps that are carried out in spite of the hold: ordered suspensions,
+//! revocations with the delivery of the new credential, and the removal of people who were disabled or left. All other
+//! steps are only shown.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +16,8 @@ use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, Stage};
 use crate::ledger::LedgerState;
 
-/// Returns the part of `plan` that passes the hold; `None` if nothing does. `plan` must be the alternative that the
-/// desired state gives for a held account.
+/// Returns the part of `plan` that is carried out in spite of the hold; `None` if there is no such part. `plan` must be
+/// the alternative that the desired state gives for a held account.
 #[must_use]
 pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<AccountPlan> {
     let replaces =
@@ -62,7 +63,7 @@ fn delivers(action: &Action, replaces: bool) -> bool {
         Action::Apply { key, uid: None, .. } => {
             replaces && (key.kind == ManagedKind::ServiceAccount || key.kind == ManagedKind::Secret)
         }
-        // The second write of a binding adds the service account that was missing at the first one.
+        // The second write of a binding adds the service account that was missing at the first write.
         Action::Apply { key, uid: Some(_), .. } if key.kind.stage() == Stage::Access => replaces,
         Action::Apply { .. }
         | Action::MakeDirectory { .. }
@@ -82,8 +83,8 @@ fn delivers(action: &Action, replaces: bool) -> bool {
     }
 }
 
-/// Returns the part of a narrowing step that is neither a repair nor a change of the class. `loss` says what the step
-/// would take from accounts that did nothing to lose it.
+/// Returns the part of a narrowing step that is neither a repair nor a change of the class. `loss` is the replacement
+/// of a step that would remove access although the accounts did nothing to lose it.
 fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Option<Action> {
     debug_assert_eq!(action.side(), Side::Narrowing);
     match action {
@@ -116,17 +117,17 @@ fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Optio
     }
 }
 
-/// Returns the write of a binding without new subjects; `None` if it then changes nothing. Another generation of a
-/// present subject is not new.
+/// Returns the write of a binding without new subjects; `None` if this write would change nothing. Another generation
+/// of a present subject is not new.
 fn without_grants(action: &Action, ledger: &LedgerState) -> Option<Action> {
     let Action::Apply { key, manifest, uid, reason, .. } = action else { return None };
     let record = ledger.objects.get(key);
     let before = record.and_then(|record| record.detail.as_ref()).map(JsonText::value);
-    // The ledger has no subjects of the binding (old ledger, or no record), so the desired ones are written.
+    // The ledger has no subjects of the binding (old ledger, or no record), so the desired subjects are written.
     let Some(before) = before.as_ref().and_then(Value::as_array) else { return Some(action.clone()) };
     let owner = record.and_then(|record| ledger.accounts.get(&record.account));
-    // All subjects stand for the account's own credential, of any kind. An empty list does too: the first of the two
-    // writes that replace a service account names nobody, and the second may have failed.
+    // All subjects stand for the account's own credential, of any kind. This is also assumed if there is no subject: a
+    // service account is replaced in two writes, of which the first names nobody and the second may have failed.
     let is_own = owner.is_some_and(|owner| owner.kind != AccountKind::Group) && before.iter().all(is_of_credential);
     let mut manifest = manifest.value();
     let now = manifest["subjects"].as_array().cloned().unwrap_or_default();
@@ -156,7 +157,8 @@ pub(super) fn follows(subject: &Value, before: &Value) -> bool {
         || (is_token(subject) && is_token(before) && subject["namespace"] == before["namespace"])
 }
 
-/// Whether the suspension of a held account waits for its release. Until then, others keep what they have through it.
+/// Whether the suspension of a held account waits for its release. Until then, other accounts keep the access that they
+/// have through it.
 pub(super) fn keeps(plan: &AccountPlan) -> bool {
     let ends = |plan: &AccountPlan| matches!(plan.transition, Some(Transition::Suspend(_)));
     let ordered =
@@ -188,7 +190,7 @@ mod tests {
     fn is_bound_after(happens: impl Fn(&mut World, &AccountId, &AccountId)) -> bool {
         let (mut world, alice, algebra) = World::in_course();
         hold(&mut world, &algebra);
-        let away = world.inventory.clusters.remove(&prod()).expect("the world has it");
+        let away = world.inventory.clusters.remove(&prod()).expect("the world has the cluster");
         happens(&mut world, &alice, &algebra);
         world.cycle();
         world.inventory.clusters.insert(prod(), away);
@@ -292,8 +294,8 @@ mod tests {
         assert_eq!(world.ledger.accounts[&algebra].state, crate::ledger::Lifecycle::Suspended);
     }
 
-    /// The ledger has no record of a binding after a rebuild, or if the daemon was killed between the write and its
-    /// record.
+    /// The ledger has no record of a binding after a rebuild, or if the daemon was killed after the write, before it
+    /// recorded the binding.
     #[test]
     fn a_binding_without_a_record_is_narrowed_under_a_hold_and_without_confinement() {
         let confined = |world: &mut World| {

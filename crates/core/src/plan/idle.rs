@@ -1,8 +1,8 @@
 //! Counts how long namespaces are idle. The evidence is a watch that shows all pods and, if the site has one, a
 //! Prometheus that shows which namespaces are in use.
 //!
-//! Idle time is counted like absence, as a sum of gaps of at most an hour each. So it does not grow while the daemon is
-//! off or the cluster does not answer, or if the clock jumps.
+//! Idle time is counted like absence, as a sum of gaps of at most an hour each. Therefore it does not grow by more than
+//! an hour if the daemon was off, the cluster did not answer, or the clock jumps.
 
 use jiff::Timestamp;
 
@@ -46,9 +46,10 @@ pub fn count(ledger: &LedgerState, inventory: &Inventory, rules: &NamespaceReape
 }
 
 enum Used {
-    /// Something runs, or the namespace is annotated to be kept.
+    /// Something runs, or the namespace has the annotation that keeps it.
     Now,
-    /// Nothing runs. The last known use is the creation of a finished pod, or the time in the annotation.
+    /// Nothing runs. The last known use is the creation of a finished pod, or the time in the annotation of the last
+    /// use.
     Until(Option<Timestamp>),
 }
 
@@ -78,8 +79,8 @@ fn used(
     Some(Used::Until(last))
 }
 
-/// Whether the namespace was used since `before` began: by a pod that has finished by now, according to the annotation,
-/// or because somebody asked for the account.
+/// Whether the namespace was used since `before` began. A pod that has finished by now, the annotation of the last use,
+/// and a request for the account count as use.
 fn was_used(
     ledger: &LedgerState,
     place: &(AccountId, ClusterName),
@@ -89,7 +90,7 @@ fn was_used(
     last.max(ledger.last_use.get(&place.0).copied()).is_some_and(|used| used > before.since)
 }
 
-/// Returns the idle time after this look; `None` if it is not recorded yet.
+/// Returns the idle time after this look; `None` if it need not be recorded yet.
 fn counted(before: &Idleness, rules: &NamespaceReaper, now: Timestamp) -> Option<Idleness> {
     let gap = now.as_second() - before.counted_at.as_second();
     let seconds = before.seconds + gaps::counted(gap);
@@ -121,7 +122,8 @@ pub(super) fn warnings(look: Look<'_>, rules: &NamespaceReaper, found: &mut Foun
     }));
 }
 
-/// Returns the accounts that are due but exceed `per_cycle`. Those that are idle longest are suspended first.
+/// Returns the accounts that are due but exceed `per_cycle`. The accounts that have been idle longest are suspended
+/// first.
 pub(super) fn over(accounts: &[AccountPlan], per_cycle: u64) -> Vec<&AccountPlan> {
     let mut due: Vec<(Timestamp, &AccountPlan)> = accounts
         .iter()

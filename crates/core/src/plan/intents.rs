@@ -1,7 +1,8 @@
-//! Returns what the ledger must record before the first step: states, generations, tenants, budgets.
+//! Returns the changes that the ledger must record before the first step: states, generations, tenants, budgets.
 //!
-//! If the daemon is killed afterwards, the next plan contains the remaining steps: the recorded state gives the desired
-//! state, and a begun suspension is marked by a failure record that only the end of the account's steps clears.
+//! If the daemon is killed afterwards, the next plan contains the remaining steps: the desired state follows from the
+//! recorded state, and a suspension that has begun has a failure record that is cleared only at the end of the
+//! account's steps.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -41,8 +42,8 @@ impl ApprovedPlan {
 }
 
 /// Returns a change that skips a generation, if the plan removes access or an exception ends, and the plan raises no
-/// account's generation. The clusters' marks hold the last generation, so this reveals a ledger that was rolled back to
-/// a state before the removal.
+/// account's generation. The clusters' marks hold the last generation, so the skipped generation reveals a ledger that
+/// was rolled back to a state before the removal.
 #[must_use]
 pub fn burnt(approved: &ApprovedPlan, ledger: &LedgerState) -> Option<Change> {
     let takes = |action: &Action| match action {
@@ -70,7 +71,7 @@ fn names(ledger: &LedgerState, key: &ObjectKey) -> Vec<Value> {
 }
 
 /// Returns the changes that remove failures which are over without a retry: the step is no longer needed, or somebody
-/// else remedied it. A failure that still waits for its retry stays.
+/// else remedied the failure. A failure that still waits for its retry stays.
 #[must_use]
 pub fn overcome(plan: &Plan, ledger: &LedgerState, inventory: &Inventory, now: Timestamp) -> Vec<Change> {
     let acts = |id: &AccountId, cluster: &ClusterName| {
@@ -79,7 +80,7 @@ pub fn overcome(plan: &Plan, ledger: &LedgerState, inventory: &Inventory, now: T
     };
     let over = ledger.failures.iter().filter(|((id, cluster), failure)| {
         let is_known = inventory.clusters.contains_key(cluster) || plan.abandoned.contains_key(cluster);
-        // It counts deliveries in a row, so it lasts until the inspections after the last one are done.
+        // The failure counts deliveries in a row, so it lasts until the inspections after the last delivery are done.
         let is_counting = failure.is_of_overwritten() && credential::awaits_look(ledger, id, cluster);
         !failure.waits(now) && is_known && !acts(id, cluster) && !is_counting
     });
@@ -122,7 +123,7 @@ fn after(plan: &AccountPlan, now: Timestamp) -> Account {
         Some(Transition::Archive | Transition::Delete { .. }) => (Lifecycle::Archived, after.suspension.clone()),
         Some(Transition::Gone) => (Lifecycle::Deleted, after.suspension.clone()),
     };
-    // The time until the next phase is counted from its beginning.
+    // The time until the next phase is counted from the beginning of this phase.
     after.ending = match &plan.transition {
         None => after.ending,
         Some(Transition::Delete { .. }) => Some(Ending::Deletion { at: now }),
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(last(&mut world), began + 2, "a member who leaves");
         world.join(&algebra, &alice);
         assert_eq!(last(&mut world), began + 2, "a member who joins");
-        // If an account gets a new generation, no other is skipped.
+        // If an account gets a new generation, no further generation is skipped.
         world.add(AccountKind::Tool, "foo", Some(52_503));
         assert_eq!(last(&mut world), began + 3);
     }

@@ -1,4 +1,4 @@
-//! Applies one limit: computes what is left of it, which amounts fit, and which pass by an approval.
+//! Applies one limit: computes the remaining amount, the amounts that fit, and those that pass by an approval.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -11,7 +11,8 @@ use super::limit::{Limited, spent};
 use crate::ledger::Spending;
 use crate::policy::{Limit, Limits};
 
-/// A limit is near if this share of it is used. The default allows 20 suspensions a day, so it is near when 4 are left.
+/// A limit is near if this share of it is used. For example, the default allows 20 suspensions a day, so this limit is
+/// near when 4 are left.
 const NEAR_PERCENT: u64 = 80;
 
 /// The use of a limit.
@@ -25,7 +26,7 @@ pub struct LimitUse {
     pub what: String,
     /// The amount after this plan. For a daily limit, it includes the last 24 hours.
     pub used: u64,
-    /// The part of `used` that this plan adds.
+    /// The part of `used` that comes from this plan.
     pub now: u64,
     /// The amount that the limit allows in all.
     pub allowed: u64,
@@ -40,8 +41,8 @@ impl std::fmt::Display for LimitUse {
     }
 }
 
-/// Returns the tighter limit of each class and budget if it is near. A limit that refuses something is left out,
-/// because the refusal reports it.
+/// Returns the tighter limit of each class and budget, if that limit is near. A limit that refuses something is left
+/// out, because the refusal reports it.
 pub(super) fn near_limits(
     bounds: &Bounds,
     by_plan: &BTreeMap<(Spending, String), u64>,
@@ -67,8 +68,8 @@ pub(super) fn worth_saying(uses: impl Iterator<Item = LimitUse>, refusals: &[Ref
     uses.filter(|found| is_near(found) && !said(found)).collect()
 }
 
-/// Returns the limit of which less is left. If the same amount is left of both, returns the daily one, because it takes
-/// longer to become free again.
+/// Returns the limit with the smaller remaining amount. If the amounts are equal, returns the daily limit, because its
+/// amount takes longer to become free again.
 pub(super) fn tighter(
     limited: &Limited,
     limits: &Limits,
@@ -92,7 +93,7 @@ fn left(found: &LimitUse) -> u64 {
     found.allowed.saturating_sub(found.used)
 }
 
-/// Whether the limit is near. A limit of 0 never is: an administrator chose to allow nothing.
+/// Whether the limit is near. A limit of 0 is never near, because an administrator chose to allow nothing.
 fn is_near(found: &LimitUse) -> bool {
     found.used > 0 && found.allowed > 0 && found.used * 100 >= found.allowed * NEAR_PERCENT
 }

@@ -1,8 +1,8 @@
 //! Finds the steps of a plan that remove access from an account that did nothing to lose it: a selector, a class or a
 //! template changed, or a namespace is released. They count against `remove_access_per_…`.
 //!
-//! Suspensions and leaving members have limits of their own. If this limit refuses a step, the binding is still written
-//! without the subjects that have to leave.
+//! Suspensions and leaving members have limits of their own. If this limit refuses a change of a binding, the binding
+//! is still written without the subjects that have to leave.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,10 +21,10 @@ use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::people::PeopleByEntry;
 use crate::ledger::{Account, LedgerState, Lifecycle};
 
-/// The steps that remove access, by their index in [`AccountPlan::steps`], and what is done instead of each.
+/// The steps that remove access, by their index in [`AccountPlan::steps`], each with its replacement.
 pub type Losses = BTreeMap<usize, Kept>;
 
-/// What is done instead of a step that the limit refuses.
+/// The replacement of a step that the limit refuses.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kept {
     /// Nothing is done, so the access stays.
@@ -102,8 +102,8 @@ impl<'a> People<'a> {
         all.get(user).copied()
     }
 
-    /// Returns the desired state of a person who is active and remains so. `goes` says that the person's own removal is
-    /// not refused.
+    /// Returns the desired state of a person who is active and remains so. `goes` is `true` if the person's own removal
+    /// is not refused.
     fn works(&self, person: &Account, goes: bool) -> Option<&'a DesiredAccount> {
         let desired = self.desired.accounts.get(&person.id)?;
         let begins = matches!(desired.transition, Some(Transition::Create | Transition::Resume));
@@ -128,7 +128,7 @@ pub(super) fn of(world: World<'_>, desired: &DesiredAccount, plan: &AccountPlan)
     plan.steps().enumerate().filter_map(|(place, action)| Some((place, loss.of(action)?))).collect()
 }
 
-/// Returns in how many places the account loses access.
+/// Returns the number of places in which the account loses access.
 pub(super) fn count(plan: &AccountPlan) -> u64 {
     places(plan).len() as u64
 }
@@ -152,16 +152,16 @@ fn of_others(plan: &AccountPlan, key: &ObjectKey) -> Option<String> {
         .flatten()
 }
 
-/// Returns the plan with only its losses, which are what an administrator approves.
+/// Returns the plan with only its losses. An administrator approves these.
 pub(super) fn alone(plan: &AccountPlan) -> AccountPlan {
     let mut alone = AccountPlan { leaving: BTreeMap::new(), transition: None, otherwise: None, ..plan.clone() };
     alone.retain_steps(|place, _| plan.losses.contains_key(&place));
     alone
 }
 
-/// Removes the losses from the plan, and the other steps of the same change: a new kubeconfig, because it would replace
-/// the credential that keeps its access, and the removal of quotas and policies from a foreign namespace that is not
-/// released.
+/// Removes the losses from the plan, together with the other steps of the same change. Among these are a new
+/// kubeconfig, because it would replace the credential that keeps its access, and the removal of quotas and policies
+/// from a foreign namespace that is not released.
 pub(super) fn keep(plan: &mut AccountPlan) {
     let lost = places(plan);
     let clusters: BTreeSet<&ClusterName> = lost.iter().map(|(cluster, _)| cluster).collect();
@@ -193,7 +193,7 @@ pub(super) fn keep_given_up(plan: &mut AccountPlan, desired: &DesiredAccount) {
     put_instead(plan, &kept, &BTreeSet::new());
 }
 
-/// Replaces `losses` by what is done instead, and removes the steps in `waits`.
+/// Replaces each of `losses` by its replacement, and removes the steps in `waits`.
 fn put_instead(plan: &mut AccountPlan, losses: &Losses, waits: &BTreeSet<usize>) {
     for (index, action) in plan.narrowing.iter_mut().chain(&mut plan.actions).enumerate() {
         if let Some(Kept::Without(kept)) = losses.get(&index) {
@@ -211,7 +211,8 @@ struct Loss<'a, 'w> {
 }
 
 impl Loss<'_, '_> {
-    /// Returns what is done instead of `action`; `None` if it removes no access, or another limit counts the removal.
+    /// Returns the replacement of `action`; `None` if the action removes no access, or another limit counts the
+    /// removal.
     fn of(&self, action: &Action) -> Option<Kept> {
         match action {
             Action::Apply { key, manifest, uid: Some(uid), .. } if key.kind.stage() == Stage::Access => {
@@ -227,7 +228,7 @@ impl Loss<'_, '_> {
             Action::Delete { key, .. } if credential::is_ours(key) => self.ends_tokens(key).then_some(Kept::AsItIs),
             Action::Delete { key, reason: Reason::Orphaned, .. } => self.is_released(key).then_some(Kept::AsItIs),
             Action::RemoveKubeconfig { reason: Reason::Orphaned, .. } => Some(Kept::AsItIs),
-            // If the home moved, the keys are written into the new one.
+            // If the home moved, the keys are written into the new home.
             Action::SshKeys { keys, reason: Some(Reason::Orphaned), .. } => {
                 (keys.is_empty() && self.desired.ssh.is_none()).then_some(Kept::AsItIs)
             }
@@ -261,13 +262,13 @@ impl Loss<'_, '_> {
         writes.last()
     }
 
-    /// Like [`Loss::of`], for a binding. `manifest` is the desired one; `None` if the binding is deleted.
+    /// Like [`Loss::of`], for a binding. `manifest` is the desired manifest; `None` if the binding is deleted.
     fn of_binding(&self, key: &ObjectKey, uid: &str, manifest: Option<&Value>) -> Option<Kept> {
         let ledger = self.world.ledger;
         let Some(record) = ledger.objects.get(key) else {
-            // It is not known whose access an unknown binding gives, so its removal counts. In a foreign namespace it
-            // does not count: its owners could recreate the binding again and again, and use up the limit for all
-            // accounts.
+            // It is not known whose access an unknown binding gives, so its removal counts. In a foreign namespace, the
+            // removal does not count: the owners of the namespace could recreate the binding again and again, and use
+            // up the limit for all accounts.
             return (manifest.is_none() && of_others(self.plan, key).is_none()).then_some(Kept::AsItIs);
         };
         let before = record.detail.as_ref().map(JsonText::value);
@@ -289,8 +290,8 @@ impl Loss<'_, '_> {
             return None;
         }
         let Some(there) = self.world.inventory.clusters.get(&key.cluster)?.objects.get(key) else {
-            // The binding lost its label: it still applies, but we cannot change it. If somebody has to leave it, it is
-            // deleted as planned. In a foreign namespace, it is gone with the namespace.
+            // The binding lost its label: it still applies, but we cannot change it. If a subject has to leave the
+            // binding, it is deleted as planned. In a foreign namespace, the binding is gone with the namespace.
             return (kept == *before && of_others(self.plan, key).is_none()).then_some(Kept::AsItIs);
         };
         if kept == *before && there.digest == record.observed && there.uid == record.uid {
@@ -333,8 +334,8 @@ impl Loss<'_, '_> {
         self.is_still(cluster, user).then(|| subject.clone())
     }
 
-    /// Returns the subject of the credential that replaces a revoked one. Its kind may differ, because the class may
-    /// give another kind by now.
+    /// Returns the subject of the credential that replaces a revoked one. The new credential may be of another kind,
+    /// because the class may have changed.
     fn replaced(&self, cluster: &ClusterName) -> Option<Value> {
         let replaces = |action: &Action| matches!(action, Action::Deliver { reason: Reason::Revoked, cluster: at, .. } if at == cluster);
         let tenant = self.desired.clusters.get(cluster).filter(|_| self.plan.steps().any(replaces))?;
@@ -349,7 +350,7 @@ impl Loss<'_, '_> {
         }
         let person = self.world.people.of_generation(generation)?;
         let desired = self.works(person).filter(|_| self.belongs(person))?;
-        // If the person loses the cluster, this is counted in the person's own plan.
+        // If the person loses access to the cluster, this is counted in the person's own plan.
         desired.clusters.get(cluster).filter(|tenant| !tenant.suspended)?;
         Some(generation_group(&desired.account, desired.generation))
     }
@@ -373,8 +374,8 @@ impl Loss<'_, '_> {
         person.is_some_and(|person| self.works(person).is_some())
     }
 
-    /// Returns the desired state of a person who remains active. If this plan does not rest on the person, the person's
-    /// own removal is refused.
+    /// Returns the desired state of a person who remains active. If this plan does not depend on the person, the
+    /// person's own removal is refused.
     fn works(&self, person: &Account) -> Option<&DesiredAccount> {
         self.world.people.works(person, self.plan.rests_on.contains(&person.id))
     }

@@ -56,7 +56,7 @@ mod scenario_tests;
     clippy::missing_panics_doc,
     clippy::must_use_candidate,
     clippy::new_without_default,
-    reason = "a model for tests: it panics where the test is wrong"
+    reason = "a model for tests: it panics if the test is wrong"
 )]
 pub mod testing;
 
@@ -109,7 +109,7 @@ pub struct Plan {
 
 /// The steps for one account.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[expect(clippy::struct_excessive_bools, reason = "facts of which none depends on another")]
+#[expect(clippy::struct_excessive_bools, reason = "each fact is independent of the others")]
 pub struct AccountPlan {
     /// The account's id in the ledger.
     pub id: AccountId,
@@ -144,10 +144,10 @@ pub struct AccountPlan {
     pub actions: Vec<Action>,
     /// Edits of the account's quotas that become overrides.
     pub adopted: Vec<Adoption>,
-    /// The account's own namespaces. Its objects in any other namespace are in a foreign one.
+    /// The account's own namespaces. Any other namespace with objects of the account is a foreign one.
     #[serde(skip)]
     pub namespaces: BTreeSet<String>,
-    /// Whether something of the account itself changed: name, ids, home or an override.
+    /// Whether the account itself changed: its name, ids, home or an override.
     #[serde(skip)]
     pub is_own: bool,
     /// Indexes in [`AccountPlan::steps`] of the steps that only a change of the policy causes.
@@ -157,10 +157,10 @@ pub struct AccountPlan {
     /// [`AccountPlan::steps`].
     #[serde(skip)]
     pub losses: loss::Losses,
-    /// Whether each group of `rests_on` records the account as a leaving member.
+    /// Whether all groups in `rests_on` have recorded the account as a leaving member.
     #[serde(skip)]
     pub left: bool,
-    /// The new value of [`LedgerState::settled`] for each cluster when all steps there are done.
+    /// The new value of [`LedgerState::settled`] for each cluster, once all steps there are done.
     #[serde(skip)]
     pub settles: BTreeMap<ClusterName, DigestText>,
     /// The accounts whose removal, or loss of a member, causes this plan.
@@ -185,16 +185,15 @@ pub struct AccountPlan {
     /// Records of namespaces that lacked their class.
     #[serde(skip)]
     pub labelled: Vec<(ObjectKey, ObjectRecord)>,
-    /// Failure records that the ledger gets before the steps begin. By them, a restarted daemon finds a suspension that
-    /// was not finished. A change of the lifecycle state also resets an earlier failure, so that its step is retried at
-    /// once.
+    /// Failure records that the ledger gets before the steps begin. They let a restarted daemon find an unfinished
+    /// suspension. A change of the lifecycle state also resets an earlier failure, so that its step is retried at once.
     #[serde(skip)]
     pub begun: BTreeMap<ClusterName, Failure>,
     /// The account in the ledger before this plan.
     #[serde(skip)]
     pub before: Box<Account>,
-    /// The plan that is executed instead if the guard refuses the removal in this one, or if the account is held.
-    /// `None` if nothing is to be done then.
+    /// The plan that is executed instead if the guard refuses the removal in this plan, or if the account is held.
+    /// `None` if nothing is to be done in that case.
     #[serde(skip)]
     pub otherwise: Option<Box<AccountPlan>>,
 }
@@ -223,8 +222,8 @@ impl AccountPlan {
         self.losses = losses.filter_map(|(place, instead)| Some((*places.get(&place)?, instead))).collect();
     }
 
-    /// Returns the plan that is executed if the guard refuses nothing. For a held account, it is the part that passes
-    /// the hold.
+    /// Returns the plan that is executed if the guard refuses nothing. For a held account, this is the part that is
+    /// carried out in spite of the hold.
     #[must_use]
     pub fn done(&self) -> Option<&Self> {
         if self.held.is_some() { self.otherwise.as_deref() } else { Some(self) }
@@ -242,8 +241,8 @@ impl AccountPlan {
             || self.steps().any(|action| !action.is_look())
     }
 
-    /// Whether the plan is executed before plans that merely create or repair: it removes or restores access, or its
-    /// cause is this account alone, such as an order.
+    /// Whether the plan is executed before plans that merely create or repair: it removes or restores access, or it has
+    /// a cause in this account alone, such as an order.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         let life = matches!(self.transition, Some(Transition::Suspend(_) | Transition::Resume));
@@ -273,7 +272,7 @@ impl Plan {
 impl Plan {
     /// Adds the plan of other accounts. The caller sorts the result when it is complete.
     fn add(&mut self, others: Self) {
-        // Destructured, so that a new field cannot be forgotten.
+        // The plan is destructured, so that a new field cannot be forgotten.
         let Self { accounts, unchanged, waiting, abandoned, notices, over_quota, unowned, unknown } = others;
         self.accounts.extend(accounts);
         self.unchanged += unchanged;
@@ -319,7 +318,7 @@ pub struct PlanInputs<'a> {
 pub fn derived(deriver: &mut Deriver, inputs: PlanInputs<'_>) -> Plan {
     let PlanInputs { ledger, inventory, policy, sealer, now } = inputs;
     loop {
-        // The second pass has the manifests that the first one asked for, so it asks for no more.
+        // The second pass has the manifests that the first pass asked for, so it asks for no more.
         match plan(deriver.derive(ledger, policy, sealer, now), ledger, inventory, now) {
             Ok(plan) => return plan,
             Err(accounts) => deriver.want_manifests(accounts),
@@ -439,7 +438,8 @@ struct World<'a> {
     bindings: &'a Bindings<'a>,
     reaps: &'a Reapers,
     now: Timestamp,
-    /// `scan` must not be used to skip tenants, because it was made for another desired state, or is being tested.
+    /// Whether `scan` must not be used to skip tenants, because it was made for another desired state, or is being
+    /// tested.
     closely: bool,
 }
 
@@ -468,7 +468,7 @@ impl World<'_> {
         let is_served = self.is_served(desired);
         for (cluster, tenant) in &desired.clusters {
             let (look, reach) = (self.look(id, desired, cluster, tenant), self.reach(cluster));
-            // Nothing is created there, and no tenant is recorded as settled.
+            // Nothing is created in such a cluster, and no tenant there is recorded as settled.
             let is_left = reach != Reach::Answers || tenant.given_up;
             let with_homes = is_first && (!is_left || (reach == Reach::Away && !is_served));
             let found = self.in_cluster(look, reach, with_homes);
@@ -498,14 +498,14 @@ impl World<'_> {
         let places = self.places(id, desired);
         let found_nothing = narrowing.is_empty() && actions.is_empty() && forgotten.is_empty() && adopted.is_empty();
         if found_nothing && labelled.is_empty() && places.is_empty() && !desired.is_due() {
-            // Most accounts are idle. For them, this saves building a plan that `is_idle` would drop below.
+            // Most accounts are idle. For them, this avoids building a plan that `is_idle` would drop below.
             return None;
         }
         let begun = self.begun(id, desired, &stops(narrowing.iter().map(|(action, _)| action)));
         let steps = narrowing.iter().chain(&actions).enumerate();
         let paced = steps.filter(|(_, (_, paced))| *paced).map(|(place, _)| place).collect();
         let unmarked = |steps: Vec<(Action, bool)>| steps.into_iter().map(|(action, _)| action).collect();
-        // Destructured, so that a new field cannot be forgotten.
+        // The desired state is destructured, so that a new field cannot be forgotten.
         let DesiredAccount {
             account,
             posix,
@@ -566,8 +566,8 @@ impl World<'_> {
         (!planned.is_idle()).then_some(planned)
     }
 
-    /// Returns the plan for the case that the guard refuses a removal. For a held account, it is the part that passes
-    /// the hold.
+    /// Returns the plan for the case that the guard refuses a removal. For a held account, this is the part that is
+    /// carried out in spite of the hold.
     fn alternative(&self, id: &AccountId, desired: &DesiredAccount, before: &Account) -> Option<Box<AccountPlan>> {
         let kept = desired.otherwise.as_deref()?;
         let mut planned = self.account(id, kept, before, &mut Vec::new())?;
@@ -625,7 +625,8 @@ impl World<'_> {
             found.actions.clear();
             found.notices.clear();
         }
-        // A change of the lifecycle state or a revocation is done at once, even if an earlier step waits for its retry.
+        // A change of the lifecycle state, or a revocation, is done at once, even if an earlier step waits for its
+        // retry.
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();
         let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
         if let Some(failure) = failure.filter(|failure| failure.waits(self.now) && !new) {

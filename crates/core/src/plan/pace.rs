@@ -1,8 +1,8 @@
 //! Rolls out a change of the policy: to one tenant first, then to `change_per_cycle` tenants per cycle. The rollout
 //! pauses while a tenant of the latest batch fails.
 //!
-//! Only steps that the policy causes wait. A tenant that waits keeps what it has. Its repairs, renewals and orders go
-//! on, and so do changes of its own: name, ids, overrides.
+//! Only steps that the policy causes wait. A waiting tenant keeps its present objects. Its repairs, renewals and orders
+//! go on, and so do changes of its own name, ids and overrides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -103,7 +103,8 @@ pub(super) fn is_policy(
         Action::Deliver { reason: Reason::Changed(_), .. } => {
             !ledger.failures.contains_key(&(place.0.clone(), place.1.clone()))
         }
-        // The bindings of a namespace that others created again are not paced, so neither is the level that they need.
+        // The bindings of a namespace that others created again are not paced. Therefore the level that these bindings
+        // need is not paced either.
         Action::SetLevel { namespace, .. } => {
             let here = |key: &&ObjectKey| key.namespace.as_deref() == Some(namespace.as_str());
             let known = || tenant.objects.keys().filter(here).filter_map(|key| Some((key, ledger.objects.get(key)?)));
@@ -112,7 +113,7 @@ pub(super) fn is_policy(
             };
             known().next().is_none() || known().any(stands)
         }
-        // If a person changes the keys, `own` differs, or the reason is another.
+        // If the person changed the keys, `own` differs, or the step has another reason.
         Action::SshKeys { reason: Some(Reason::Missing | Reason::Orphaned), .. } => true,
         _ => false,
     }
@@ -164,8 +165,8 @@ pub(super) fn pace(accounts: &mut Vec<AccountPlan>, bounds: &Bounds, now: Timest
     paced
 }
 
-/// Returns the record after this cycle, and the accounts that get the change in it. `plans` are those of all accounts
-/// that lack the change, in the order in which they get it.
+/// Returns the record after this cycle, and the accounts that get the change in it. `plans` are the plans of all
+/// accounts that lack the change, in the order in which they get it.
 fn next(
     class: &str,
     plans: &[&AccountPlan],

@@ -1,8 +1,8 @@
 //! Plans incrementally: recomputes only the accounts whose plan may differ from the last one, because a row, an object
-//! or an order changed, because something is due by time, or because they were not quiet.
+//! or an order changed, because something became due, or because they were not quiet.
 //!
-//! An account is quiet if the last plan had no steps and no notices for it, and if every input of that result is
-//! checked for changes. All other accounts are planned each time. Changes are found by comparing the maps themselves
+//! An account is quiet if the last plan had no steps and no notices for it, and every input of that result is checked
+//! for changes. All other accounts are planned each time. Changes are found by comparing the maps themselves
 //! ([`SharedMap::differences`]), so no writer has to report them. Property tests compare each incremental plan with a
 //! full one.
 
@@ -27,11 +27,11 @@ use crate::shared_map::SharedMap;
 /// meanwhile.
 const AT_A_TIME: usize = 256;
 
-/// Plans, and remembers the quiet accounts. Every planner returns the same plan; a planner that was used before is only
-/// faster.
+/// Plans, and remembers the quiet accounts. The plan does not depend on the planner; a planner that was used before is
+/// only faster.
 #[derive(Debug, Default)]
 pub struct Planner {
-    /// Used for a site in which the desired state of an account depends on other accounts.
+    /// The deriver for a site in which the desired state of an account depends on other accounts.
     deriver: Deriver,
     known: Option<Known>,
     counts: Counts,
@@ -75,7 +75,7 @@ struct Remembered {
 /// The state of an account for which nothing is to be done.
 #[derive(Debug)]
 struct Quiet {
-    /// When something becomes due by time.
+    /// When something becomes due for the account.
     until: Timestamp,
     /// The classes of the account.
     classes: Arc<[String]>,
@@ -121,7 +121,7 @@ impl Planner {
 }
 
 impl Known {
-    /// Returns an empty state, with which every account differs.
+    /// Returns an empty state, from which every account differs.
     fn nothing(PlanInputs { inventory, policy, sealer, now, .. }: PlanInputs<'_>) -> Self {
         Self {
             policy: policy.clone(),
@@ -208,13 +208,13 @@ impl Known {
     }
 
     fn mark_rows(&mut self, before: &LedgerState, ledger: &LedgerState) {
-        // Destructured, so that a new field cannot be forgotten.
+        // The ledger is destructured, so that a new field cannot be forgotten.
         let LedgerState {
             ledger_id: _,
             older_than_rules: _,
             last_generation: _,
             cluster_marks: _,
-            // It only matters for strays, and with strays there is no incremental plan.
+            // This matters only for strays, and if there are strays, the plan is not incremental.
             learned_at: _,
             sources: _,
             marks: _,
@@ -348,7 +348,8 @@ impl Known {
             plan.add(planned);
         }
         if others.len() > self.accounts.len() / 2 {
-            // The accounts were added in the order of their objects, which leaves a third of the map unused.
+            // The map was filled in the order of the objects, which leaves a third of its memory unused. It is built
+            // again in its own order.
             let accounts = std::mem::take(&mut self.accounts).into_iter().map(|(id, mut known)| {
                 known.objects.shrink_to_fit();
                 (id, known)
@@ -368,8 +369,8 @@ fn is_quiet(id: &AccountId, desired: &DesiredState, planned: &Plan, scan: &Scan<
     };
     let first = (id.clone(), ClusterName::default());
     let fails = inputs.ledger.failures.range(first..).next().is_some_and(|((failing, _), _)| failing == id);
-    // If an object is being deleted and has no record, there is no step, but its end would not be noticed. So the
-    // account must be settled too.
+    // If an object is being deleted and has no record, the plan has no step for it, and the end of the deletion would
+    // not be noticed. Therefore the account must be settled too.
     let is_settled = |cluster| !inputs.inventory.clusters.contains_key(cluster) || scan.is_settled(id, cluster);
     let wanted = desired.accounts.get(id);
     !fails
@@ -445,7 +446,7 @@ mod tests {
                     .cluster()
                     .objects
                     .get_mut(&key.expect("the account has an object"))
-                    .expect("the cluster shows it")
+                    .expect("the cluster has the object")
                     .digest = "edited".into();
             }),
             ("an object that is gone", &|world, foo| {

@@ -63,7 +63,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// The site has four tools with two maintainers each, two people of whom one is an admin, one student, and the group of
+/// The site has four tools with two maintainers each, two people (one of them an admin), one student, and the group of
 /// admins.
 const ACCOUNTS: usize = 8;
 
@@ -331,7 +331,7 @@ fn a_given_up_cluster_and_a_repaired_seal_continue_after_the_daemon_was_killed()
             &"tool-foo".to_owned().try_into().expect("the text is a namespace name"),
         );
         let objects = &mut world.in_cluster(&key.cluster).objects;
-        objects.get_mut(&key).expect("the world has it").digest = "edited".to_owned().into();
+        objects.get_mut(&key).expect("the world has the object").digest = "edited".to_owned().into();
     };
     let stops = |action: &Action| matches!(action, Action::StopWorkloads { cluster, .. } if *cluster == b);
     for happens in [&given_up as &dyn Fn(&mut World), &sealed_again] {
@@ -389,7 +389,7 @@ fn repairs_that_a_program_undoes_wait_longer_unless_they_remove_access() {
     };
     let (policy, binding) = (of(&world, ManagedKind::NetworkPolicy), of(&world, ManagedKind::RoleBinding));
     let edit = |world: &mut World, key: &ObjectKey| {
-        let found = world.cluster().objects.get_mut(key).expect("the world has it");
+        let found = world.cluster().objects.get_mut(key).expect("the world has the object");
         found.digest = "edited".into();
         found.rare = Rare { rival: Some("argocd".to_owned()), ..Rare::default() }.if_any();
     };

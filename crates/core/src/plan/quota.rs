@@ -19,13 +19,13 @@ use crate::ledger::{LedgerState, Note, ObjectRecord};
 use crate::policy::DriftMode;
 use crate::quantity::{compare, is_count, is_counted, is_quantity, is_resource};
 
-/// An amount that somebody else wrote into a quota, and that becomes an override.
+/// An amount that somebody else wrote into a quota and that becomes an override.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Adoption {
     pub cluster: ClusterName,
     /// Name of the resource in `spec.hard`.
     pub resource: String,
-    /// The amount that we had written; `None` if there was no limit.
+    /// The amount that we had written; `None` if the resource had no limit.
     pub before: Option<String>,
     /// The amount in the cluster.
     pub amount: String,
@@ -33,7 +33,8 @@ pub struct Adoption {
     pub editors: Vec<String>,
 }
 
-/// A quota that is lower than the present use. Kubernetes stops no pod because of it, but admits no new one.
+/// A quota that is lower than the present use. Kubernetes does not stop pods because of such a quota, but admits no new
+/// ones.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OverQuota {
     pub account: AccountName,
@@ -167,7 +168,7 @@ fn step(resource: &str, before: Option<&str>, after: Option<&str>) -> String {
     format!("{resource} {} → {}", amount(before), amount(after))
 }
 
-/// Returns the resources of which more is in use than the desired quota gives: name, amount, and use.
+/// Returns the resources whose use exceeds the desired quota: name, amount, and use.
 pub(super) fn over(wanted: &DesiredObject, quota: &ObservedQuota) -> Vec<(String, String, String)> {
     let hard = amounts_of(wanted);
     let more = quota.used.iter().filter_map(|(resource, used)| {
@@ -178,8 +179,8 @@ pub(super) fn over(wanted: &DesiredObject, quota: &ObservedQuota) -> Vec<(String
     more.collect()
 }
 
-/// Returns the changes that remove expired overrides and exceptions from the ledger, with their events. Those of held
-/// accounts stay.
+/// Returns the changes that remove expired overrides and exceptions from the ledger, with their events. Overrides and
+/// exceptions of held accounts stay.
 #[must_use]
 pub fn lapsed(ledger: &LedgerState) -> (Vec<Change>, Vec<Event>) {
     let is_touched = |account: &AccountId| !ledger.holds.contains_key(account);

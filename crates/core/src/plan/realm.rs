@@ -1,9 +1,9 @@
 //! Plans the steps in a Keycloak realm: compares the people and workspaces of the ledger with the users and roles that
 //! were last seen in the realm.
 //!
-//! It runs after the guard, on the states that the guard let through, so a removal that the guard refused is not done
-//! in the realm either. Steps that remove access have limits of their own ([`guard`]). No step changes a user that is
-//! not known to be ours, or a role that belongs to no workspace.
+//! This stage runs after the guard, on the states that the guard allowed, so a removal that the guard refused is not
+//! done in the realm either. Steps that remove access have limits of their own ([`guard`]). No step changes a user that
+//! is not known to be ours, or a role that belongs to no workspace.
 
 mod display;
 pub mod guard;
@@ -29,16 +29,16 @@ use crate::snapshot::Role;
 pub struct RealmPlan {
     /// The realm's name.
     pub realm: String,
-    /// Sorted: steps that remove access, then those that restore it, then those that create and repair, then mails,
-    /// then renamings.
+    /// The steps in this order: steps that remove access, steps that restore it, steps that create and repair, mails,
+    /// and renamings.
     pub steps: Vec<RealmStep>,
     /// Why some accounts cannot get a user.
     pub notices: Vec<Notice>,
     /// Accounts whose failures in the realm are over.
     #[serde(skip)]
     pub overcome: Vec<AccountId>,
-    /// Rows of users that are rightly enabled, while the ledger says disabled: the answer to a request was not
-    /// recorded, or an administrator of the realm enabled the user.
+    /// Corrected rows of users that are rightly enabled, although the ledger has them as disabled: the answer to our
+    /// request was not recorded, or an administrator of the realm enabled the user.
     #[serde(skip)]
     pub corrected: Vec<(AccountId, RealmAccount)>,
 }
@@ -60,8 +60,8 @@ pub struct RealmStep {
     /// When the account's present state began. Under a limit, the account with the earliest time comes first.
     #[serde(skip)]
     pub since: Timestamp,
-    /// How much of a limit the step uses: the number of disabled users or removed roles; 0 if an order or a mark causes
-    /// the step.
+    /// The amount of a limit that the step uses: the number of disabled users or removed roles. 0 if an order or a mark
+    /// causes the step.
     #[serde(skip)]
     pub counts: u64,
 }
@@ -90,16 +90,16 @@ pub enum RealmAction {
         username: String,
         /// The mail address of the account.
         email: Option<String>,
-        /// The display name of the account. Keycloak gets it in two parts.
+        /// The display name of the account. Keycloak gets the name in two parts.
         display_name: Option<String>,
         actions: Vec<String>,
     },
     /// Updates the attributes of a user from the directory.
     RealmUpdate {
         user: String,
-        /// `None` if it stays.
+        /// The new mail address; `None` if it stays.
         email: Option<String>,
-        /// `None` if it stays.
+        /// The new display name; `None` if it stays.
         display_name: Option<String>,
     },
     /// Creates a role of a workspace.
@@ -110,7 +110,7 @@ pub enum RealmAction {
     RealmAssign { roles: Vec<String> },
     /// Sends a mail that asks the person to do the required actions.
     RealmMail { actions: Vec<String> },
-    /// Renames a user. It comes last, because realms may forbid it.
+    /// Renames a user. Renamings come last, because realms may forbid them.
     RealmRename {
         user: String,
         /// The name in lower case.
@@ -158,7 +158,7 @@ fn role_name(group: &Account, role: Role) -> String {
     format!("{PREFIX}{}:{role}", group.kubernetes_name)
 }
 
-/// Returns the groups that are or were workspaces. Only a workspace is ever a tenant.
+/// Returns the groups that are or were workspaces. Among groups, only a workspace is ever a tenant.
 fn workspaces(ledger: &LedgerState) -> BTreeMap<&AccountId, &Account> {
     let groups = ledger.tenants.keys().filter_map(|(id, _)| Some((id, ledger.accounts.get(id)?)));
     groups.filter(|(_, group)| group.kind == AccountKind::Group).collect()
@@ -174,8 +174,8 @@ fn both_roles(group: &Account) -> [String; 2] {
     [Role::Member, Role::Manager].map(|role| role_name(group, role))
 }
 
-/// Returns the id of an account's user in the realm, if it is known. If the realm is also the source of the account, it
-/// is the account's directory id.
+/// Returns the id of an account's user in the realm, if it is known. If the realm is also the source of the account,
+/// this is the account's directory id.
 #[must_use]
 pub fn user_of<'l>(ledger: &'l LedgerState, rules: &Realm, account: &'l Account) -> Option<&'l str> {
     if Some(&account.source) == rules.source.as_ref() {
@@ -184,13 +184,13 @@ pub fn user_of<'l>(ledger: &'l LedgerState, rules: &Realm, account: &'l Account)
     ledger.realm_accounts.get(&(account.id.clone(), rules.name.clone()))?.user_id.as_deref()
 }
 
-/// Whether the account may log in. An account that is suspended for idleness may, because a login resumes it.
+/// Whether the account may log in. An account that is suspended for idleness may log in, because a login resumes it.
 fn may_log_in(account: &Account) -> bool {
     let idle = matches!(account.suspension.as_deref(), Some(Suspension::Idle { .. }));
     account.state == Lifecycle::Active || (account.state == Lifecycle::Suspended && idle)
 }
 
-/// Returns the people who must not log in but whose user is still enabled, according to `seen`; if that is `None`,
+/// Returns the people who must not log in but whose user is still enabled, according to `seen` or, if `seen` is `None`,
 /// according to the last write.
 pub fn may_log_in_still<'l>(
     ledger: &'l LedgerState,
@@ -241,7 +241,7 @@ struct Look<'a> {
     ledger: &'a LedgerState,
     rules: &'a Realm,
     seen: &'a RealmInventory,
-    /// The account of each user that is ours, or whose person has the realm as source.
+    /// The account of each user that is ours, or whose person has the realm as its source.
     owners: BTreeMap<&'a str, &'a Account>,
     /// The user of each account, if it exists in the realm.
     users: BTreeMap<&'a AccountId, &'a str>,
@@ -273,12 +273,12 @@ impl<'a> Look<'a> {
         let user = row.and_then(|row| self.seen.users.get(row.user_id.as_deref()?));
         let corrected = row.zip(user).filter(|(row, user)| may_log_in(person) && user.enabled && !row.enabled);
         let corrected = corrected.map(|(row, _)| RealmAccount { enabled: true, ..row.clone() });
-        // The row is corrected even under a hold: a later suspension passes the hold only if the row says that the user
-        // is enabled.
+        // The row is corrected even under a hold: a later suspension is carried out in spite of the hold only if the
+        // row has the user as enabled.
         self.plan.corrected.extend(corrected.clone().map(|row| (person.id.clone(), row)));
         let row = corrected.as_ref().or(row);
         match (row, user) {
-            // Only the remaining steps of a suspension pass a hold.
+            // Under a hold, only the remaining steps of a suspension are carried out.
             _ if self.is_held(person) && (may_log_in(person) || row.is_none_or(|row| !row.enabled)) => {}
             (Some(row), Some(user)) => self.known(person, row, user),
             _ if may_log_in(person) => self.newcomer(person, row),
@@ -417,8 +417,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Compares the holders of a role with those `wanted`. Users that are not ours keep the role. If the group or the
-    /// person is held, the role is only removed from people who are suspended or no longer members.
+    /// Compares the holders of a role with the accounts in `wanted`. Users that are not ours keep the role. If the
+    /// group or the person is held, the role is only removed from people who are suspended or no longer members.
     fn holders(
         &self,
         (name, group): (&str, &Account),
@@ -450,8 +450,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Sorts the steps, and removes those that wait for the retry of a failure. Steps that remove or restore access do
-    /// not wait.
+    /// Sorts the steps, and removes the steps that wait for the retry of a failure. Steps that remove or restore access
+    /// do not wait.
     fn finish(self, now: Timestamp) -> RealmPlan {
         let Self { mut plan, ledger, rules, .. } = self;
         plan.steps.sort_by(|a, b| (&a.action, &a.account).cmp(&(&b.action, &b.account)));
@@ -482,8 +482,8 @@ struct Taken<'a> {
     counts: u64,
 }
 
-/// Whether steps for this account use no limit of the realm, because its suspension was ordered, or follows a mark.
-/// Marks have a limit of their own.
+/// Whether steps for this account use no limit of the realm, because its suspension was ordered, or is caused by a
+/// mark. Suspensions by marks have a limit of their own.
 fn is_uncounted(account: &Account) -> bool {
     let uncounted = Suspension::is_ordered(account.suspension.as_deref())
         || matches!(account.suspension.as_deref(), Some(Suspension::Disabled { .. }));

@@ -102,19 +102,25 @@ impl Story {
             (RealmAction::RealmRemoveRole { role }, _) => drop(self.seen.roles.remove(role)),
             (RealmAction::RealmAssign { roles }, _) => {
                 let account = &self.world.ledger.accounts[&step.id];
-                let user =
-                    user_of(&self.world.ledger, &self.rules, account).expect("an earlier step made it").to_owned();
+                let user = user_of(&self.world.ledger, &self.rules, account)
+                    .expect("an earlier step made the object")
+                    .to_owned();
                 for role in roles {
-                    self.seen.roles.get_mut(role).expect("an earlier step made it").holders.insert(user.clone());
+                    self.seen
+                        .roles
+                        .get_mut(role)
+                        .expect("an earlier step made the object")
+                        .holders
+                        .insert(user.clone());
                 }
             }
             (RealmAction::RealmUnassign { user, roles }, _) => {
                 for role in roles {
-                    self.seen.roles.get_mut(&role.name).expect("the realm has it").holders.remove(user);
+                    self.seen.roles.get_mut(&role.name).expect("the realm has the role").holders.remove(user);
                 }
             }
             (RealmAction::RealmMail { .. }, _) => {
-                row.as_mut().expect("an earlier step made it").mailed_at = Some(self.world.now);
+                row.as_mut().expect("an earlier step made the object").mailed_at = Some(self.world.now);
             }
             (action, None) => panic!("the account of this step has no row: {action:?}"),
         }
@@ -169,7 +175,7 @@ impl Story {
         followed.refusals.iter().map(ToString::to_string).collect()
     }
 
-    /// Returns how many people may still log in who must not, while the realm answers and while it does not.
+    /// Returns the number of people who can still log in but must not: while the realm answers, and while it does not.
     fn still(&self) -> [usize; 2] {
         [Some(&self.seen), None].map(|seen| may_log_in_still(&self.world.ledger, &self.rules, seen).count())
     }
@@ -274,7 +280,7 @@ fn changes_of_managed_fields_are_reverted_and_profile_fields_stay() {
         "~ user alicia  realm research: name changed, renamed to alicia\nrealm research: 2 steps for 1 account.\n"
     );
     assert_eq!(story.cycle(), NOTHING);
-    // An administrator removed the user from the realm. It is created again, with its roles.
+    // An administrator removed the user from the realm. The user is created again, with its roles.
     story.seen.users.clear();
     story.seen.roles.values_mut().for_each(|role| role.holders.clear());
     assert!(story.cycle().starts_with("+ user alicia  realm research: user created"));
@@ -296,10 +302,10 @@ fn an_unmanaged_user_is_left_alone_until_adoption_is_allowed() {
     );
     assert!(!text.contains("taken") && !text.contains("created"), "{text}");
     story.rules.adopt = true;
-    let mail = story.seen.users.get_mut("stranger").expect("the realm has it").email.take();
+    let mail = story.seen.users.get_mut("stranger").expect("the realm has the user").email.take();
     let text = story.plan().to_string();
     assert!(text.contains("adopt = true does not take it over"), "{text}");
-    story.seen.users.get_mut("stranger").expect("the realm has it").email = mail;
+    story.seen.users.get_mut("stranger").expect("the realm has the user").email = mail;
     let text = story.cycle();
     assert!(
         text.contains("+ user Alice  realm research: user adopted\n"),
@@ -520,8 +526,8 @@ fn roles_are_taken_within_limits_of_their_own() {
     assert!(story.guarded().is_empty());
     assert!(story.seen.roles["workspace-lab:member"].holders.is_empty());
 
-    // With the workspace, its role is removed, and all holders lose it, including users that are not ours.
-    story.seen.roles.get_mut("workspace-lab:member").expect("the realm has it").holders =
+    // The role is removed together with the workspace, and all holders lose it, including users that are not ours.
+    story.seen.roles.get_mut("workspace-lab:member").expect("the realm has the role").holders =
         ["x".to_owned(), "y".to_owned()].into();
     story.world.account(&lab).state = Lifecycle::Deleted;
     let refused = story.guarded();

@@ -1,7 +1,7 @@
 //! Plans the deletion of pods whose lifetime is over, with the objects of their job.
 //!
 //! Tenants write lifetimes and labels, so both are untrusted. A lifetime that cannot be parsed is ignored. A job label
-//! only reaches objects in the pod's own namespace, and only if no other pod of that job has to go on.
+//! affects only objects in the pod's own namespace, and only if no other pod of that job goes on.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::identity::AccountName;
 use crate::inventory::pods::{Lifetime, ObservedPod};
 use crate::policy::{ClassLifetimes, PodReaper};
 
-/// What is due but left to later cycles.
+/// Deletions and suspensions that are due but left to later cycles.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Waiting {
     /// The number of pods that are still to be deleted.
@@ -77,7 +77,7 @@ pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
     }));
 }
 
-/// Returns when the pod's lifetime is over; `None` if never, or if the pod did not start. The limits of the class are
+/// Returns when the pod's lifetime is over; `None` if the pod has no end, or did not start. The limits of the class are
 /// applied here too, because the webhook may have been down when the pod was created.
 fn until(pod: &ObservedPod, otherwise: Option<Duration>, class: Option<&ClassLifetimes>) -> Option<Timestamp> {
     let said = match &pod.lifetime {
@@ -90,8 +90,8 @@ fn until(pod: &ObservedPod, otherwise: Option<Duration>, class: Option<&ClassLif
     Timestamp::from_second(pod.started?.as_second().checked_add(seconds)?).ok()
 }
 
-/// Returns the pods whose lifetime ends soon and whose people were not told this end. The pod's annotation records the
-/// end that they were told, so people are told again if the end moves.
+/// Returns the pods whose lifetime ends soon and whose people were not warned of this end. The pod's annotation records
+/// the announced end, so people are warned again if the end moves.
 fn to_tell<'p>(
     there: &[(&'p str, &'p ObservedPod)],
     ends: impl Fn(&ObservedPod) -> Option<Timestamp>,
@@ -109,7 +109,8 @@ fn to_tell<'p>(
     told
 }
 
-/// Keeps at most `per_cycle` deletions of pods: those that have been due longest. Returns how many wait.
+/// Keeps at most `per_cycle` deletions of pods, and prefers the pods that have been due longest. Returns the number of
+/// deletions that wait.
 pub(super) fn cap(accounts: &mut Vec<AccountPlan>, per_cycle: u64) -> u64 {
     let mut due: Vec<(Timestamp, String)> = accounts.iter().flat_map(|plan| plan.steps().filter_map(key)).collect();
     due.sort();
@@ -144,7 +145,7 @@ mod tests {
         text.parse().expect("the text is a timestamp")
     }
 
-    /// Returns a pod that started at midnight. `-` stands for no lifetime.
+    /// Returns a pod that started at midnight. A `lifetime` of `-` means that the pod has no lifetime.
     fn pod(lifetime: &str) -> ObservedPod {
         ObservedPod {
             uid: "uid".to_owned(),
@@ -196,7 +197,7 @@ mod tests {
         let mut web = pod("4h");
         assert_eq!(told(&web, "2026-05-01T02:59:59Z"), None);
         assert_eq!(told(&web, "2026-05-01T03:00:00Z").as_deref(), Some("2026-05-01T04:00:00Z"));
-        assert_eq!(told(&web, "2026-05-01T04:00:00Z"), None, "it is too late to warn");
+        assert_eq!(told(&web, "2026-05-01T04:00:00Z"), None, "there is no warning after the time has come");
         web.told = Some("2026-05-01T04:00:00Z".to_owned());
         assert_eq!(told(&web, "2026-05-01T03:30:00Z"), None);
         web.lifetime = Lifetime::read(Some("5h"));

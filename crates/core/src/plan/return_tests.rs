@@ -20,7 +20,7 @@ fn returned() -> (World, AccountId) {
     let ann = world.add(AccountKind::User, "ann", Some(20_001));
     world.join(&foo, &ann);
     (0..2).for_each(|_| drop(world.cycle()));
-    let away = world.inventory.clusters.remove(&b()).expect("the world has it");
+    let away = world.inventory.clusters.remove(&b()).expect("the world has the cluster");
     world.account(&foo).disabled = Some("mark".to_owned());
     (0..2).for_each(|_| drop(world.cycle()));
     world.account(&foo).disabled = None;

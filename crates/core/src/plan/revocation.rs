@@ -18,18 +18,18 @@ use crate::ledger::revocation::BulkRevocation;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     pub class: String,
-    /// The number of accounts that were revoked, without `under_way`. If a delivery failed, the home still has the
-    /// older certificate.
+    /// The number of accounts that were revoked, except those in `under_way`. If the delivery to an account failed, the
+    /// home still has the older certificate.
     pub done: u64,
     /// The number of accounts that were revoked but have no new certificate yet, or that bindings still name with their
     /// old generation.
     pub under_way: u64,
     /// The number of accounts that still have their old certificate and wait for their turn.
     pub waiting: u64,
-    /// The number of held accounts. They get their turn after their release.
+    /// The number of held accounts. Their turn comes after their release.
     #[serde(default)]
     pub held: u64,
-    /// The time until which the latest batch may delay the next one; `None` if it does not delay it.
+    /// The time until which the latest batch may delay the next one; `None` if there is no delay.
     #[serde(default)]
     pub holds_up_until: Option<Timestamp>,
     /// The accounts whose failures paused the revocation.
@@ -85,8 +85,8 @@ impl std::fmt::Display for Progress {
     }
 }
 
-/// Returns the changes and events for the transaction that raises the generations. So a daemon that is killed
-/// afterwards revokes no account twice and leaves none out.
+/// Returns the changes and events for the transaction that raises the generations. So if the daemon is killed
+/// afterwards, no account is revoked twice or left out.
 #[must_use]
 pub fn advance(approved: &ApprovedPlan, ledger: &LedgerState, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
     if ledger.revocations.is_empty() {

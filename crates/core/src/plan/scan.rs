@@ -1,7 +1,7 @@
 //! Finds the tenants whose objects have to be compared, in one pass over the sorted objects of the ledger and of the
 //! clusters.
 //!
-//! With 10,000 tenants and nothing to do, this pass is all that is done for objects. For a tenant that it calls
+//! With 10,000 tenants and nothing to do, this pass is the only work on objects. For a tenant that this pass finds
 //! settled, `tenant` would find nothing to do; a property test checks that the two agree.
 
 use std::cmp::Ordering;
@@ -25,11 +25,12 @@ type PlaceKey<'a> = (&'a AccountId, &'a ClusterName);
 /// The result of the pass.
 #[derive(Debug, Default)]
 pub(super) struct Scan<'a> {
-    /// Tenants whose objects all need no write.
+    /// Tenants without an object that needs a write.
     settled: HashSet<PlaceKey<'a>>,
     /// Objects in the ledger that are no longer desired, in clusters that answer.
     orphans: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
-    /// All objects in the ledger of accounts with an alternative, because the alternative may desire fewer objects.
+    /// All objects that the ledger has for accounts with an alternative, because the alternative may desire fewer
+    /// objects.
     known: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
     quotas: Vec<QuotaInUse<'a>>,
     /// Accounts with an object that has to be written, but whose manifest was not derived.
@@ -43,11 +44,11 @@ type QuotaInUse<'a> = (&'a AccountId, &'a ObjectKey, &'a DesiredObject, &'a Obse
 /// The state of one tenant during the pass.
 #[derive(Debug)]
 struct Progress<'a> {
-    /// The desired objects that were not passed yet.
+    /// The desired objects that the pass has not reached yet.
     ahead: Walk<btree_map::Iter<'a, ObjectKey, DesiredObject>>,
     /// The number of desired objects.
     objects: usize,
-    /// How many of them need no write.
+    /// The number of desired objects that need no write.
     settled: usize,
     /// Whether the account has an alternative.
     has_alternative: bool,
@@ -161,7 +162,7 @@ impl<'a> Scan<'a> {
         &self.lacking
     }
 
-    /// Whether all objects of the tenant need no write and no deletion.
+    /// Whether no object of the tenant needs a write or a deletion.
     pub(super) fn is_settled(&self, account: &AccountId, cluster: &ClusterName) -> bool {
         self.settled.contains(&(account, cluster))
     }
@@ -176,7 +177,7 @@ impl<'a> Scan<'a> {
         &self.quotas
     }
 
-    /// Returns the account's objects in the ledger and in this cluster that `tenant` does not desire.
+    /// Returns the account's objects in this cluster that the ledger has and `tenant` does not desire.
     pub(super) fn orphans<'s>(
         &'s self,
         (account, cluster): (&'s AccountId, &'s ClusterName),
@@ -192,7 +193,7 @@ impl<'a> Scan<'a> {
 #[derive(Debug)]
 struct Walk<I: Iterator> {
     ahead: Peekable<I>,
-    /// The entries that were passed without being asked for; `None` if they are not collected.
+    /// The entries that were skipped; `None` if they are not collected.
     passed: Option<Vec<I::Item>>,
 }
 
@@ -201,7 +202,7 @@ impl<'a, V: 'a, I: Iterator<Item = (&'a ObjectKey, &'a V)>> Walk<I> {
         Self { ahead: map.into_iter().peekable(), passed: None }
     }
 
-    /// Like [`Walk::along`], and collects the entries that are passed without being asked for.
+    /// Like [`Walk::along`], but collects the entries that are skipped.
     fn noting(map: impl IntoIterator<IntoIter = I, Item = I::Item>) -> Self {
         Self { passed: Some(Vec::new()), ..Self::along(map) }
     }

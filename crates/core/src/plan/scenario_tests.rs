@@ -1,5 +1,5 @@
 //! Tests plans by stories. `tests/data/scenarios/NAME.txt` has the events, and `tests/data/plans/NAME.txt` the expected
-//! plans and history. `UPDATE_GOLDENS=1` rewrites the latter, for a person to review.
+//! plans and history. `UPDATE_GOLDENS=1` rewrites the plans, which a person then reviews.
 //!
 //! Each line of a story is an event. `plan` shows the output of `bursar plan`, `do` executes the plan and shows the
 //! history, and `settle` executes cycles without output. `reads 26 1h` reads the directory 26 times, one hour apart,
@@ -358,8 +358,8 @@ impl Story {
         let objects = &mut self.world.cluster().objects;
         match verb {
             "vanish" => drop(objects.remove(&key)),
-            "drift" => objects.get_mut(&key).expect("the world has it").digest = "edited".into(),
-            _ => objects.get_mut(&key).expect("the world has it").uid = "another".into(),
+            "drift" => objects.get_mut(&key).expect("the world has the object").digest = "edited".into(),
+            _ => objects.get_mut(&key).expect("the world has the object").uid = "another".into(),
         }
     }
 
@@ -424,7 +424,7 @@ impl Story {
         self.show(&now, &done);
     }
 
-    /// Gives the account's entry another uid.
+    /// Changes the uid of the account's entry.
     fn moves(&mut self, id: &AccountId, uid: &str) {
         let mut entry = entry_of(self.world.account(id));
         let uid: i64 = uid.parse().expect("the word is a number");
@@ -519,7 +519,7 @@ impl Story {
         if ours.contains_key(resource) {
             let key = self.quota_key(id, &cluster);
             let objects = &mut self.world.in_cluster(&cluster).objects;
-            objects.get_mut(&key).expect("the world has it").digest = format!("edited {amount}").into();
+            objects.get_mut(&key).expect("the world has the object").digest = format!("edited {amount}").into();
         }
     }
 
@@ -532,7 +532,7 @@ impl Story {
 
     fn in_quota(&mut self, id: &AccountId, cluster: &ClusterName, change: impl FnOnce(&mut ObservedQuota)) {
         let key = self.quota_key(id, cluster);
-        let found = self.world.in_cluster(cluster).objects.get_mut(&key).expect("the world has it");
+        let found = self.world.in_cluster(cluster).objects.get_mut(&key).expect("the world has the object");
         change(Arc::make_mut(found.rare.get_or_insert_default()).quota.get_or_insert_default());
     }
 
@@ -562,7 +562,7 @@ impl Story {
         let key = ObjectKey::namespace(&prod(), &namespace);
         let objects = &mut self.world.cluster().objects;
         objects.retain(|known, _| known.namespace.as_deref() != Some(namespace.as_str()));
-        objects.get_mut(&key).expect("the world has it").uid = "a stranger's".into();
+        objects.get_mut(&key).expect("the world has the object").uid = "a stranger's".into();
     }
 
     fn approve(&mut self) {

@@ -25,7 +25,7 @@ pub struct Spread {
     pub limit: String,
     /// The number of cycles; `None` if the limit allows no change.
     pub cycles: Option<u64>,
-    /// The number of days that the cycles take; 1 if today suffices.
+    /// The number of days that the cycles take; 1 if all cycles fit into today.
     pub days: u64,
 }
 
@@ -41,7 +41,7 @@ impl Spread {
                 what: "changes".to_owned(),
                 wanted: progress.done + progress.waiting,
                 limit: "change_per_cycle".to_owned(),
-                // The present cycle, and the later ones.
+                // The present cycle, plus the later cycles.
                 cycles: (per_cycle > 0).then(|| 1 + progress.waiting.div_ceil(per_cycle)),
                 days: 1,
             }
@@ -66,7 +66,7 @@ fn limited(budget: &Budget, plan: &Plan, bounds: &Bounds, now: Timestamp) -> Vec
             return None;
         }
         let days = if wanted <= today { 1 } else { 1 + (wanted - today).div_ceil(per_day.max(1)) };
-        // If a cycle allows none, no number of days suffices.
+        // If the limit per cycle is 0, no number of days is enough.
         let limit = if days > 1 && per_cycle > 0 { limited.per_day.0 } else { limited.per_cycle.0 };
         let of_day = |amount: u64| amount.div_ceil(per_cycle.max(1));
         let (first, later) = (wanted.min(today), wanted - wanted.min(today));

@@ -29,13 +29,13 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) {
         None if wanted.keys.is_empty() => None,
         None => Some(action(Some(Reason::Missing))),
         Some(delivery) if delivery.home.as_ref() != Some(&wanted.home.home) => {
-            // The keys are removed from the old home first. The next plan writes them into the new one.
+            // The keys are removed from the old home first. The next plan writes them into the new home.
             removal(look, delivery)
         }
         Some(delivery) if delivery.digest != wanted.digest => {
             Some(action(Some(Reason::Changed(vec!["SSH keys".to_owned()]))))
         }
-        // The check writes the same keys again. If nothing changes, they were in place.
+        // The check writes the same keys again. If the file does not change, the keys were in place.
         Some(delivery) => is_due(look, delivery).then(|| action(None)),
     };
     found.add(action);

@@ -1,7 +1,8 @@
 //! Removes the subjects to whom the guard refused access from the bindings of a plan.
 //!
-//! The plan that resumes a person also names the person in the bindings of workspaces. If the guard refuses the
-//! resumption, by a limit or because the confinement is not confirmed, the workspaces continue without that person.
+//! A plan that resumes a person is accompanied by plans that name the person in the bindings of workspaces. If the
+//! guard refuses the resumption, by a limit or because the confinement is not confirmed, the workspaces continue
+//! without that person.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +27,7 @@ pub type Standing = BTreeMap<ObjectKey, Binding>;
 pub struct Binding {
     /// The subjects of the last manifest that we wrote; `None` if an old ledger did not record them.
     subjects: Option<Vec<Value>>,
-    /// The digest of that manifest; `None` if somebody changed the binding since.
+    /// The digest of that manifest; `None` if somebody has changed the binding since.
     unchanged: Option<DigestText>,
 }
 
@@ -89,7 +90,7 @@ fn retain(plan: &mut AccountPlan, keeps: impl Fn(&ObjectKey, &Value) -> bool) {
     let changed: BTreeMap<usize, Action> =
         plan.steps().enumerate().filter_map(|(place, action)| Some((place, less(action)?))).collect();
     let clusters = changed.values().map(|action| action.cluster().clone()).collect::<BTreeSet<_>>();
-    // These clusters do not reach the desired state by this plan.
+    // This plan does not reach the desired state in these clusters.
     plan.settles.retain(|cluster, _| !clusters.contains(cluster));
     let standing = plan.standing.clone();
     for (place, action) in plan.narrowing.iter_mut().chain(&mut plan.actions).enumerate() {
@@ -115,8 +116,8 @@ fn without(action: &Action, keeps: impl Fn(&ObjectKey, &Value) -> bool) -> Optio
     Some(Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() })
 }
 
-/// Whether the action is still needed. It is not if the binding already has this state, or if the binding would be new
-/// and without subjects.
+/// Whether the action is still needed. It is not needed if the binding already has this state, or if a new binding
+/// would have no subjects.
 fn is_left(action: &Action, standing: &Standing) -> bool {
     let Action::Apply { key, manifest, wanted, uid, .. } = action else { return true };
     let names_nobody = || manifest.value()["subjects"].as_array().is_none_or(Vec::is_empty);

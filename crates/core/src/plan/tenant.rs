@@ -1,8 +1,9 @@
 //! Plans the steps of one account in one cluster, in the order of their execution.
 //!
-//! First, access is removed: the seal and the quota that stop new pods, bindings, workloads, kubeconfig. Then the
-//! namespace, quota, policies and volumes are written. Access is given last: bindings, workloads, certificate. So a
-//! failure never leaves more access than desired.
+//! The steps that remove access come first: the seal and the quota that stop new pods, and changes of bindings,
+//! workloads and the kubeconfig. Then the namespace, quota, policies and volumes are written. The steps that give
+//! access come last: bindings, workloads and the certificate. A failure therefore never leaves more access than
+//! desired.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -42,8 +43,8 @@ pub(super) struct Look<'a> {
     pub(super) closely: bool,
 }
 
-/// Whether the object needs no write: the last write was the desired one, and the object did not change since. If the
-/// cluster does not show objects of this kind, the latter is assumed.
+/// Whether the object needs no write: the last write was the desired one, and the object has not changed since. If the
+/// cluster does not show objects of this kind, an unchanged object is assumed.
 pub(super) fn is_as_wanted(
     there: &ClusterInventory,
     key: &ObjectKey,
@@ -57,7 +58,7 @@ pub(super) fn is_as_wanted(
     found.is_some_and(|found| is_settled(wanted, record, found))
 }
 
-/// Whether the last write was the desired one, and the object did not change since.
+/// Whether the last write was the desired one, and the object has not changed since.
 fn is_settled(wanted: &DesiredObject, record: &ObjectRecord, found: &ObservedObject) -> bool {
     record.wanted == wanted.digest
         && record.observed == found.digest
@@ -77,7 +78,7 @@ pub(super) struct Found {
     pub(super) notices: Vec<String>,
     /// Edits that become overrides.
     pub(super) adopted: Vec<Adoption>,
-    /// Some object waits until the cluster shows objects of its kind again.
+    /// Whether some object waits until the cluster shows objects of its kind again.
     pub(super) waits: bool,
 }
 
@@ -101,7 +102,7 @@ impl Found {
         self.take(action);
     }
 
-    /// Notes that an object waits, because the cluster does not show objects of its kind.
+    /// Records that an object waits, because the cluster does not show objects of its kind.
     fn wait_for(&mut self, key: &ObjectKey) {
         self.waits = true;
         self.notices.push(format!("{key} waits: cluster {} shows no objects of its kind", key.cluster));
@@ -125,12 +126,13 @@ pub(super) fn actions(look: Look<'_>) -> Found {
         applies.into_iter().partition(|action| stage(action) == Some(Stage::Namespace));
     let (bindings, applies): (Vec<_>, Vec<_>) =
         applies.into_iter().partition(|action| stage(action) == Some(Stage::Access));
-    // Existing bindings are changed first. They may name an older generation, and a tenant who makes another step fail
-    // must not keep a revoked certificate alive.
+    // Existing bindings are changed first. They may name an older generation, and a tenant must not be able to keep a
+    // revoked certificate valid by making another step fail.
     let (narrowed, bindings): (Vec<_>, Vec<_>) =
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
-    // A binding names a service account only after we have created the account. Otherwise a tenant could create one of
-    // that name and hold its tokens. So the binding is written first without the missing account, and again afterwards.
+    // A binding names a service account only after we have created the account. Otherwise a tenant could create an
+    // account of that name and hold its tokens. So the binding is written first without the missing account, and again
+    // after the account was created.
     let mut rebound = Vec::new();
     let mut named = |action: Action| match without_missing_token_holder(look, &action) {
         Some((early, true)) => {
@@ -143,7 +145,8 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let narrowed = narrowed.into_iter().map(&mut named);
     // The first write is left out if it was done already.
     let narrowed: Vec<_> = narrowed.filter(|action| !stands(look, action)).collect();
-    // A new binding is written once, after the service account. If that cannot be created now, the binding omits it.
+    // A new binding is written once, after the service account. If the service account cannot be created now, the
+    // binding omits it.
     let new = |action: Action| match without_missing_token_holder(look, &action) {
         Some((early, false)) => early,
         Some((_, true)) | None => action,
@@ -184,7 +187,7 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let levels = adopted::levels(look, &mut found.notices);
     let all = own.chain(levels).chain(elsewhere);
     match going {
-        // The namespace is new, so its quota comes after it, and not with the removals of access.
+        // The namespace is new, so its quota is written after it, and not with the removals of access.
         None if is_new => {
             let (quota, all): (Vec<_>, Vec<_>) =
                 all.partition(|action| matches!(action, Action::Apply { key, .. } if stops_pods(key)));
@@ -206,8 +209,8 @@ pub(super) fn actions(look: Look<'_>) -> Found {
 }
 
 /// Whether the action creates something in the account's namespace, which the API server refuses while the namespace is
-/// being deleted. Other actions continue, because a finalizer may delay the deletion, and until then bindings in it
-/// apply.
+/// being deleted. Other actions continue: a finalizer may delay the deletion, and bindings in the namespace apply until
+/// it is gone.
 fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
     let own = look.tenant.namespace.as_ref().map(NamespaceName::as_str);
     match action {
@@ -233,7 +236,7 @@ fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
 }
 
 /// Returns the steps in a cluster that the account's class gave up, while the suspension there is refused. Only people
-/// who have to leave lose their access ([`super::loss::keep_given_up`]), and revoked credentials are removed and not
+/// who have to leave lose their access ([`super::loss::keep_given_up`]). Revoked credentials are removed and not
 /// replaced.
 pub(super) fn given_up(look: Look<'_>) -> Found {
     let mut found = Found::default();
@@ -370,7 +373,7 @@ pub(super) fn is_made(look: Look<'_>, key: &ObjectKey) -> bool {
     look.ledger.objects.get(key).is_some_and(|record| record.account == *look.id)
 }
 
-/// Whether the last write of the object was the same, and the object did not change since.
+/// Whether the last write of the object was the same, and the object has not changed since.
 fn stands(look: Look<'_>, action: &Action) -> bool {
     let Action::Apply { key, wanted, .. } = action else { return false };
     let known = look.ledger.objects.get(key).zip(look.there.objects.get(key));
@@ -391,15 +394,16 @@ fn holder_of_tokens(binding: &ObjectKey, subject: &Value) -> Option<ObjectKey> {
     }))
 }
 
-/// Handles a binding that somebody is deleting. A finalizer may keep it for long, and until then it applies. It is
-/// created again when it is gone. If it names a subject that is no longer desired, our own deletion is planned too.
+/// Handles a binding that somebody is deleting. A finalizer may delay the deletion for long, and the binding applies
+/// until it is gone. The binding is created again when it is gone. If it names a subject that is no longer desired, our
+/// own deletion is planned too.
 fn ended(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord, found: &ObservedObject) -> Option<Action> {
     if record.uid == found.uid { taken(key, object, record) } else { None }
 }
 
-/// Handles a binding that the cluster does not show. It may only have lost our label, and then still applies. If it
-/// names a subject that is no longer desired, it is deleted, and created again in the same plan, unless the account is
-/// held.
+/// Handles a binding that the cluster does not show. The binding may only have lost our label, in which case it still
+/// applies. If it names a subject that is no longer desired, it is deleted and, unless the account is held, created
+/// again in the same plan.
 fn unseen(look: Look<'_>, key: &ObjectKey, object: &DesiredObject) -> Option<Action> {
     let record = look.ledger.objects.get(key).filter(|record| record.account == *look.id)?;
     if look.there.objects.contains_key(key) { None } else { taken(key, object, record) }
@@ -420,7 +424,7 @@ fn taken(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord) -> Opti
     Some(Action::Delete { key: key.clone(), uid: record.uid.to_string(), reason })
 }
 
-/// Returns why a repair waits, if another program undid the last ones.
+/// Returns why a repair waits, if another program undid the last repairs.
 fn waits(look: Look<'_>, key: &ObjectKey, found: &ObservedObject) -> Option<String> {
     let repairs = look.there.repairs.get(key)?;
     let narrows = matches!(key.kind.stage(), Stage::Access | Stage::Namespace) || stops_pods(key);
@@ -493,7 +497,7 @@ fn deletes(look: Look<'_>, said: &mut Found) -> Vec<Action> {
 
 /// Returns the objects that the ledger may forget: they are no longer desired, and are gone or were replaced by an
 /// object with another UID. A binding that the cluster does not show may only have lost its label, so it is forgotten
-/// only after its deletion was answered, or with its namespace.
+/// only after the API server has answered its deletion, or with its namespace.
 pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
     let orphans = look.scan.orphans((look.id, look.cluster), look.tenant);
     let gone = orphans.filter(|key| !look.there.is_blind_to(key)).filter(|key| {
@@ -505,7 +509,8 @@ pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
     gone.cloned().collect()
 }
 
-/// Returns the record of the namespace with its class, if a version that recorded none wrote it, and it needs no write.
+/// Returns the record of the namespace with its class added, if an older version wrote the record without a class, and
+/// the namespace needs no write.
 pub(super) fn labelled(look: Look<'_>) -> Option<(ObjectKey, ObjectRecord)> {
     let key = ObjectKey::namespace(look.cluster, look.tenant.namespace.as_ref()?);
     let record = look.ledger.objects.get(&key).filter(|it| it.account == *look.id && it.detail.is_none())?;
@@ -520,8 +525,8 @@ fn goes_with_its_namespace(look: Look<'_>, key: &ObjectKey) -> bool {
 }
 
 /// Returns the steps that stop workloads: when the suspension begins, and again while it is unfinished. `intents`
-/// records a failure before the first step, and only the end of the account's actions clears it, so a killed daemon
-/// repeats them.
+/// records a failure before the first step, which is cleared only at the end of the account's actions, so that a killed
+/// daemon repeats these steps.
 fn stop(look: Look<'_>, sealed_now: bool) -> Vec<Action> {
     let namespace = look.tenant.namespace.clone().filter(|_| is_to_stop(look, sealed_now));
     let Some(namespace) = namespace else { return Vec::new() };
@@ -538,7 +543,7 @@ fn is_to_stop(look: Look<'_>, sealed_now: bool) -> bool {
     look.tenant.suspended && (begins || unfinished)
 }
 
-/// Returns the time from which an eviction lists changes; `None` if the suspension is no eviction.
+/// Returns the time from which an eviction lists changes; `None` if the suspension is not an eviction.
 fn evicted(look: Look<'_>) -> Option<&Option<Timestamp>> {
     let suspension = match &look.account.transition {
         Some(Transition::Suspend(why)) => Some(why),

@@ -205,7 +205,7 @@ impl World {
         guard(self.plan(), &Bounds::of(&self.ledger, &self.policy), self.now)
     }
 
-    /// Observes foreign namespaces and other counted facts, and records them.
+    /// Observes foreign namespaces and all counted facts, and records them.
     pub fn look(&mut self) -> Vec<Event> {
         let without = crate::desired::groups_without_uid(&self.ledger, &self.policy);
         let (changes, _) = crate::ledger::workspace_uid::assign(&self.ledger, &without);
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// Does what the real executor does, and returns the changes that it reports.
+    /// Does the same as the real executor, and returns the changes that it would report.
     pub fn act(&mut self, account: &AccountPlan, action: &Action) -> Vec<Change> {
         let (id, now) = (&account.id, self.now);
         match action {
@@ -287,7 +287,8 @@ impl World {
                 let uid = UuidText::from(known.unwrap_or_else(|| format!("uid-{}", self.uids)));
                 let observed = DigestText::from(format!("answer to {wanted}"));
                 let before = self.in_cluster(&key.cluster).objects.get(key).and_then(|found| found.quota().cloned());
-                // A write does not change the use. It takes over all amounts, so none counts as edited.
+                // A write does not change the amounts in use. It takes ownership of all amounts, so none counts as
+                // edited.
                 let quota = before.map(|quota| ObservedQuota { edited: BTreeMap::new(), ..quota });
                 let rare = Rare { quota, ..Rare::default() }.if_any();
                 let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), rare, ..Default::default() };
@@ -337,7 +338,7 @@ impl World {
                 vec![Change::Idle(id.clone(), cluster.clone(), Some(warned))]
             }
             Action::ReapPod { cluster, namespace, name, .. } => {
-                let pods = self.inventory.pods.get_mut(cluster).expect("the inventory has it");
+                let pods = self.inventory.pods.get_mut(cluster).expect("the cluster shows its pods");
                 Arc::make_mut(pods).pods.remove(&(namespace.to_string(), name.clone()));
                 Vec::new()
             }
@@ -380,7 +381,7 @@ impl World {
 
     fn set_level(&mut self, cluster: &ClusterName, namespace: &NamespaceName, level: PodSecurity) -> Vec<Change> {
         let there = self.inventory.adopted.get_mut(cluster).and_then(|found| found.get_mut(namespace));
-        there.expect("the inventory has it").level.get_or_insert_with(|| level.as_str().to_owned());
+        there.expect("the inventory has the namespace").level.get_or_insert_with(|| level.as_str().to_owned());
         Vec::new()
     }
 
@@ -390,7 +391,7 @@ impl World {
         assert!(by_record || shown.is_some(), "{key:?} is deleted, so it exists");
         assert!(shown.as_ref().is_none_or(|found| found.uid == uid), "{key:?} is deleted with its UID");
         assert!(key.kind != ManagedKind::Namespace, "namespaces are only deleted by DeleteNamespace");
-        // An object that a finalizer keeps stays, but it no longer binds anybody.
+        // An object that a finalizer keeps stays, but gives no access in this model.
         if !shown.is_some_and(|found| found.deleting) {
             self.in_cluster(&key.cluster).objects.remove(key);
         }
@@ -400,7 +401,7 @@ impl World {
     fn delete_namespace(&mut self, key: &ObjectKey, uid: &str) {
         let stuck = self.stuck;
         let objects = &mut self.in_cluster(&key.cluster).objects;
-        let found = objects.get_mut(key).expect("the world has it");
+        let found = objects.get_mut(key).expect("the world has the object");
         assert_eq!(found.uid, uid, "the namespace is deleted with its UID");
         found.deleting = true;
         if !stuck {

@@ -1,6 +1,6 @@
 //! Finds objects with our labels that are not in the ledger: the daemon was killed between a write and its record, the
-//! ledger was restored, or somebody else made them. Bindings of this kind are removed, because they give access that
-//! nobody decided on; other objects are only reported.
+//! ledger was restored, or somebody else made them. Such bindings are removed, because they give access without a
+//! decision; other objects are only reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::inventory::ObservedObject;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::LedgerState;
 
-/// How long unknown bindings are kept after a takeover, a rebuild or a restore. Until then, an administrator or a
+/// How long unknown bindings are kept after a takeover, a rebuild or a restore. During this time, an administrator or a
 /// directory may still show which account they belong to.
 const GRACE: SignedDuration = SignedDuration::from_hours(24);
 
@@ -36,7 +36,7 @@ impl fmt::Display for Unknown {
     }
 }
 
-/// All unknown objects, and the bindings among them to remove.
+/// All unknown objects, and those bindings among them that are to be removed.
 #[derive(Debug, Default)]
 pub(super) struct Strays<'a> {
     /// The findings for administrators.
@@ -47,7 +47,7 @@ pub(super) struct Strays<'a> {
 }
 
 impl<'a> Strays<'a> {
-    /// `passed` are the objects that clusters show and that are not in the ledger.
+    /// `passed` has the objects that clusters show and that are not in the ledger.
     pub(super) fn of(
         passed: Vec<(&'a ObjectKey, &'a ObservedObject)>,
         desired: &'a DesiredState,
@@ -173,7 +173,7 @@ mod tests {
         );
         world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
         world.cycle();
-        assert!(world.cluster().objects.contains_key(&binding("tool-foo")), "a limit keeps it");
+        assert!(world.cluster().objects.contains_key(&binding("tool-foo")), "the limit keeps the binding");
         world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 1, percent: None };
         world.cycle();
         assert!(!world.cluster().objects.contains_key(&binding("tool-foo")));

@@ -1,4 +1,4 @@
-//! Finds changes of volumes that are impossible, and volumes that are never deleted. Both are reported instead of done.
+//! Finds changes of volumes that are impossible, and volumes that are never deleted. Both are only reported.
 
 use std::cmp::Ordering;
 

@@ -32,9 +32,9 @@ pub struct AdoptedAdmission {
     pub volumes: Mode,
     /// Volumes from outside that pods may mount. Paths may contain [`PLACEHOLDER`].
     pub allowed_volumes: Vec<AllowedVolume>,
-    /// The storage classes that `ReadWriteMany` claims may have: `class NAME`.
+    /// The storage classes that `ReadWriteMany` claims may have, each as `class NAME`.
     pub read_write_many: ServerRule,
-    /// The rules that apply to tenants' namespaces too. Each has a mode here.
+    /// The rules that apply to tenants' namespaces too. Each of them has a mode here.
     pub server: ServerRules,
 }
 
@@ -58,7 +58,7 @@ impl Default for AdoptedAdmission {
 }
 
 impl AdoptedAdmission {
-    /// Returns the patterns of hosts in the form of a tenant's class, with `{name}` for the namespace.
+    /// Returns the patterns of hosts in the form that a tenant's class uses, with `{name}` for the namespace.
     pub fn host_patterns(&self) -> impl Iterator<Item = String> {
         self.hosts.allow.iter().map(|pattern| pattern.replace(PLACEHOLDER, "{name}"))
     }
@@ -66,7 +66,7 @@ impl AdoptedAdmission {
 
 /// A label selector in the syntax of `kubectl --selector`
 /// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#list-and-watch-filtering>). At least one
-/// requirement asks for a label, because a selector without one would match nearly every namespace.
+/// requirement demands a label, because a selector without one would match nearly every namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector {
     text: String,

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::identity::HostName;
 
-/// The longest life of a token that may be configured. The admission policy refuses a longer one to the daemon.
+/// The longest life of a token that may be configured. The admission policy does not let the daemon request a longer
+/// life.
 pub const TOKEN_LIFETIME_MAX: Duration = Duration::from_hours(30 * 24);
 
 /// The kind of an account's credential, and the endpoints for which it is delivered.
@@ -60,7 +61,7 @@ pub struct OidcRule {
 }
 
 impl CredentialRule {
-    /// Returns the hosts. Each of them has a credential of its own.
+    /// Returns the hosts, each of which has a credential of its own.
     #[must_use]
     pub fn hosts(&self) -> &[HostName] {
         match &self.kind {

@@ -40,7 +40,7 @@ pub struct Limits {
     pub change_per_cycle: Limit,
 }
 
-/// A limit: `min(count, max(1, ceil(percent of the class)))`, or `count` without a percentage.
+/// A limit: `min(count, max(1, ceil(percent of the class)))`, or just `count` if no percentage is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// The most that is ever allowed.
@@ -50,7 +50,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Returns what the limit allows in a class of `size` tenants.
+    /// Returns the amount that the limit allows in a class of `size` tenants.
     #[must_use]
     pub fn allowed(self, size: u64) -> u64 {
         self.percent.map_or(self.count, |percent| self.count.min((size * percent).div_ceil(100).max(1)))

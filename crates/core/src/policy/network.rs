@@ -1,5 +1,5 @@
-//! Network profiles: the peers that may reach a tenant's pods, and those that the pods may reach. Also decides whether
-//! the pods may reach a given server.
+//! Network profiles: the peers that may reach a tenant's pods, and the peers that the pods may reach. Also decides
+//! whether the pods may reach a given server.
 
 use core::net::IpAddr;
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ pub struct NetworkProfile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     pub who: Who,
-    /// The allowed ports; if empty, all ports. [`Who::Dns`] ignores them, because it has its own.
+    /// The allowed ports; if empty, all ports. [`Who::Dns`] has its own ports, and ignores this field.
     pub ports: Vec<Port>,
 }
 
@@ -162,7 +162,7 @@ pub struct Target {
     /// Its name in messages, such as `nfs.server nfs.example.org`.
     pub name: String,
     pub addresses: BTreeSet<IpAddr>,
-    /// The namespace of the server's pods; `None` if its name is not that of a Service.
+    /// The namespace of the server's pods; `None` if its name is not the name of a Service.
     pub namespace: Option<String>,
     /// The ports by which the server can be used; if empty, any port.
     pub ports: BTreeSet<u16>,
@@ -198,7 +198,8 @@ impl Peer {
         match self.who {
             // Port 53 of kube-system belongs to no other server.
             Who::Dns => false,
-            // The ports of a rule are those of pods. A target has the ports of its Service, which can be different.
+            // A rule has the ports of pods, and a target has the ports of its Service. The two can differ, so ports are
+            // not compared here.
             Who::Pods { .. } => true,
             Who::Addresses { .. } => has_one(),
         }

@@ -1,4 +1,4 @@
-//! `[reaper]`: what Bursar ends by itself.
+//! `[reaper]`: the unused workloads and namespaces that Bursar ends without an order.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::identity::ClusterName;
 use crate::rules::Lifetimes;
 
-/// `[reaper]`: what Bursar ends by itself. A reaper that is `None` is off.
+/// `[reaper]`: the workloads and namespaces that Bursar ends without an order. A reaper that is `None` is off.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reapers {
     pub pods: Option<PodReaper>,
@@ -34,9 +34,9 @@ impl Reapers {
 pub struct NamespaceReaper {
     /// A namespace in which nothing ran for this time is suspended.
     pub idle_for: Duration,
-    /// How long before the suspension its people are warned.
+    /// How long before the suspension the people of the namespace are warned.
     pub warn_for: Duration,
-    /// How many namespaces are suspended in one cycle.
+    /// The most namespaces that are suspended in one cycle.
     pub per_cycle: u64,
     /// Clusters in which a namespace is idle only if Prometheus answers and shows no use.
     pub evidence: BTreeMap<ClusterName, Evidence>,
@@ -51,8 +51,8 @@ pub struct Evidence {
     pub ca_pem: Option<String>,
     /// The file of a bearer token. It is read again for each query.
     pub token: Option<PathBuf>,
-    /// A query of Prometheus. Its result is a vector with label `namespace`; a value above 0 means that the namespace
-    /// is in use.
+    /// A query of Prometheus that returns a vector with label `namespace`. A value above 0 means that the namespace is
+    /// in use.
     pub query: String,
     /// Namespaces that are always in use. An answer that lacks one of these is not trusted.
     pub control: Vec<String>,
@@ -63,7 +63,7 @@ pub struct Evidence {
 pub struct PodReaper {
     /// The lifetime of pods that do not set one; `None` if such pods have no end.
     pub lifetime: Option<Duration>,
-    /// How many pods are ended in one cycle.
+    /// The most pods that are ended in one cycle.
     pub per_cycle: u64,
     /// The lifetimes of the classes that enforce them.
     pub classes: BTreeMap<String, ClassLifetimes>,
@@ -73,6 +73,6 @@ pub struct PodReaper {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassLifetimes {
     pub lifetimes: Lifetimes,
-    /// How long before the end people are warned; zero if they are not.
+    /// How long before the end people are warned; zero if they are not warned.
     pub warn: Duration,
 }

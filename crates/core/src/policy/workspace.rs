@@ -1,4 +1,4 @@
-//! The rights of people in a workspace, and what the workspace adds to the quota of their own namespace.
+//! The rights of people in a workspace, and what the workspace adds to the quotas of their own namespaces.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,11 +8,11 @@ use crate::identity::Uid;
 /// How the workspaces of a person change the quota of the person's own namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromWorkspaces {
-    /// The quota of the class and what all workspaces add.
+    /// The amounts of the class plus the amounts of all workspaces.
     Sum,
     /// For each resource, the largest amount of the class and of the workspaces.
     Max,
-    /// The quota of the workspace with the highest tier replaces that of the class.
+    /// The quota of the workspace with the highest tier replaces the quota of the class.
     Tier,
 }
 
@@ -23,13 +23,13 @@ pub struct Workspace {
     pub members: Vec<String>,
     /// ClusterRoles of its managers.
     pub managers: Vec<String>,
-    /// The attribute of the group's entry that names the managers; `None` if there are none.
+    /// The attribute of the group's entry that names the managers; `None` if there are no managers.
     pub named_by: Option<String>,
-    /// What the workspace adds to the quota of each member's own namespace.
+    /// The amounts that the workspace adds to the quota of each member's own namespace.
     pub member_quota: BTreeMap<String, String>,
     /// The rank that [`FromWorkspaces::Tier`] compares.
     pub tier: u32,
-    /// The range of uids for the workspaces; `None` if these have no uids.
+    /// The range of uids for the workspaces; `None` if the workspaces have no uids.
     pub uid_range: Option<UidRange>,
 }
 

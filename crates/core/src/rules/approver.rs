@@ -11,18 +11,18 @@ use crate::identity::{AccountKind, ClusterName};
 
 pub const VERSION: u32 = 1;
 
-/// What the approver of a cluster may approve. Only `bursar approver install` writes it, with the rights of the
-/// cluster's administrator.
+/// The certificates that the approver of a cluster may approve. Only `bursar approver install` writes these rules, with
+/// the rights of the cluster's administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApproverRules {
-    /// Always [`VERSION`].
+    /// The version of the rules, always [`VERSION`].
     pub version: u32,
     /// The cluster that seals must name.
     pub cluster: ClusterName,
     /// The daemon's username in the API server.
     pub daemon: String,
-    /// The id of the ledger that owns the cluster. The daemon's group ends with it.
+    /// The id of the ledger that owns the cluster. The name of the daemon's group ends with this id.
     pub ledger: String,
     /// The longest life of the daemon's own certificate, in seconds.
     pub own_lifetime: u64,

@@ -1,5 +1,5 @@
-//! Rules that the API server evaluates itself, in validating admission policies. The webhook does not know them, so
-//! they add no time to a review.
+//! Rules that the API server evaluates itself, in validating admission policies. The webhook does not know these rules,
+//! so they add no time to a review.
 //!
 //! The policies read each rule as words, which [`crate::desired::server_rules`] writes.
 
@@ -31,7 +31,8 @@ pub const SAFE_SYSCTLS: [&str; 10] = [
 ];
 
 /// Sysctls that set the lowest port of a pod's programs, each with a pattern of the values that keep ports below 1024
-/// closed. A program on such a port could pass for a service of the node, and NFS servers trust requests from there.
+/// closed. A program on such a port could pose as a service of the node, and NFS servers trust requests from these
+/// ports.
 pub const PORT_SYSCTLS: [(&str, &str); 2] = [
     ("net.ipv4.ip_unprivileged_port_start", concat!("^", unprivileged_port!(), "$")),
     ("net.ipv4.ip_local_port_range", concat!("^", unprivileged_port!(), "[ \\t]+[0-9]+$")),
@@ -40,7 +41,7 @@ pub const PORT_SYSCTLS: [(&str, &str); 2] = [
 /// One rule of a class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerRule {
-    /// `None` if the administrator has not chosen a mode; the ledger then decides.
+    /// `None` if the administrator has not chosen a mode; the age of the ledger then decides.
     pub mode: Option<Mode>,
     /// The words that the class allows.
     pub allow: BTreeSet<String>,

@@ -42,7 +42,7 @@ fn said(entry: &Entry) -> String {
 }
 
 fn changes(before: &Entry, after: &Entry, names: &BTreeMap<&DirectoryId, &str>) -> Vec<String> {
-    // Destructured, so that a new field cannot be forgotten.
+    // The entry is destructured, so that a new field cannot be forgotten.
     let Entry {
         kind: _,
         id: _,
@@ -103,7 +103,7 @@ fn changed<T: PartialEq + Serialize>(changes: &mut Vec<String>, what: &str, befo
     }
 }
 
-/// Returns a value as text, and `-` for none.
+/// Returns a value as text; `-` if there is none.
 fn value(of: &impl Serialize) -> String {
     match serde_json::to_value(of) {
         Ok(Value::Null) | Err(_) => "-".to_owned(),

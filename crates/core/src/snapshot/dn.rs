@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 /// A distinguished name in its canonical spelling: names and values are folded, the values of a multi-valued part are
-/// sorted, and `,` separates the parts. It is a single string, because a read holds tens of thousands of them.
+/// sorted, and `,` separates the parts. The name is a single string, because a read holds tens of thousands of names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dn(String);
 
@@ -44,7 +44,7 @@ impl Dn {
         above.is_empty() || base.0.is_empty() || above.strip_suffix(',').is_some_and(separates)
     }
 
-    /// Returns the canonical name of the entry above; empty if there is none.
+    /// Returns the canonical name of the parent entry; empty if there is none.
     #[must_use]
     pub fn parent(&self) -> &str {
         let is_escaped = |at: usize| self.0[..at].bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1;
@@ -66,7 +66,7 @@ impl Dn {
     }
 }
 
-/// Whether only the case of `text` must be changed. This holds for nearly every DN that a server sends.
+/// Whether `text` becomes canonical by a change of case alone, as nearly every DN from a server does.
 fn is_plain(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'@');
     text.split(',').all(|part| {

@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 use crate::identity::DirectoryId;
 
 /// How many of the most recently changed entries are remembered for a server other than Active Directory. A server that
-/// is behind lacks the newest changes, so older entries would prove nothing more. The row in the ledger stays below
-/// about 20 KiB.
+/// is behind lacks the newest changes, so remembering more entries would prove nothing further. With this number, the
+/// row in the ledger stays below about 20 KiB.
 pub const WITNESSES: usize = 256;
 
-/// If another server answers that cannot be compared with the former one, no access is added for this time. Between
-/// sites, Active Directory replicates every 15 minutes at best and every three hours by default; half an hour is what
-/// people wait for a new account before they ask.
+/// If another server answers, which cannot be compared with the former server, no access is added for this time.
+/// Between sites, Active Directory replicates every 15 minutes at best and every three hours by default; people wait
+/// about half an hour for a new account before they ask.
 pub const SETTLES: SignedDuration = SignedDuration::from_mins(30);
 
-/// How far the clocks of two servers may be apart, and how long a change between them takes at most, before either is a
-/// fault of its own. Kerberos tolerates the same difference.
+/// The largest difference between the clocks of two servers, and the longest time that a change takes between them,
+/// that count as normal. Kerberos tolerates the same difference.
 pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 /// The replication state that a server reports.
@@ -33,13 +33,13 @@ pub struct Marks {
     /// `highestCommittedUSN` (Active Directory), by the `invocationId` of the database that it counts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counts: BTreeMap<String, u64>,
-    /// The domain controller (Active Directory). The counts of two controllers cannot be compared.
+    /// The domain controller (Active Directory). The `counts` of two controllers cannot be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<String>,
     /// When the most recently changed entries were changed, by their ids. Empty for Active Directory.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub entries: BTreeMap<DirectoryId, Stamp>,
-    /// The last answer had none of these marks, so it may be arbitrarily old.
+    /// Whether the last answer had none of these marks, so that it may be arbitrarily old.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
     /// The choice that the first complete read made for `ids = "auto"` (Active Directory).
@@ -47,7 +47,7 @@ pub struct Marks {
     pub ids: Option<DecidedIds>,
 }
 
-/// Where the uids and gids of a source come from, once this is decided.
+/// The source of the uids and gids of a directory, once it is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecidedIds {
@@ -60,7 +60,7 @@ pub enum DecidedIds {
 /// Evidence that a server is behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Behind {
-    /// How far it is behind; `None` if that is unknown.
+    /// How far the server is behind; `None` if that is unknown.
     pub lag: Option<SignedDuration>,
     /// The evidence, as a text for administrators.
     pub why: String,
@@ -80,8 +80,8 @@ impl Marks {
         self.changes_behind(shown).or_else(|| self.counts_behind(shown)).or_else(|| self.entries_behind(shown))
     }
 
-    /// Whether the two have a mark in common. If a `contextCSN` is known, common entries do not count, because a server
-    /// that is behind may lack exactly the entries that changed.
+    /// Whether `self` and `shown` have a mark in common. If a `contextCSN` is known, common entries do not count,
+    /// because a server that is behind may lack exactly the entries that changed.
     #[must_use]
     pub fn is_comparable(&self, shown: &Self) -> bool {
         self.changes.keys().any(|key| shown.changes.contains_key(key))
@@ -89,8 +89,8 @@ impl Marks {
             || (self.changes.is_empty() && self.entries.keys().any(|key| shown.entries.contains_key(key)))
     }
 
-    /// Whether `shown` comes from another server, which cannot be compared with this one. A server without marks cannot
-    /// be compared with any.
+    /// Whether `shown` comes from another server whose marks cannot be compared with `self`. A server without marks
+    /// cannot be compared with any other.
     #[must_use]
     pub fn is_of_another(&self, shown: &Self) -> bool {
         match (&self.controller, &shown.controller) {
@@ -121,10 +121,10 @@ impl Marks {
         late.next()
     }
 
-    /// Whether the only evidence that a server is behind may come from the slow clock of another server, on which one
-    /// entry was changed again: the entry went back by less than [`SKEW`], and for that long no server has shown the
-    /// newer time. A `contextCSN` would tell the difference. Without this, the source would stay behind until somebody
-    /// changes that entry.
+    /// Whether the only evidence that a server is behind may come from a slow clock. If an entry is changed again on a
+    /// server with a slow clock, its time goes back by less than [`SKEW`]. This is assumed if no server has shown the
+    /// newer time for that long, and there is no `contextCSN` to decide. Otherwise the source would count as behind
+    /// until somebody changes the entry again.
     #[must_use]
     pub fn is_slow_clock(&self, shown: &Self, now: Timestamp) -> bool {
         let mut late = self.late_entries(shown);
@@ -133,7 +133,8 @@ impl Marks {
         late.next().is_none() && lag < SKEW && is_old && self.changes.is_empty() && shown.changes.is_empty()
     }
 
-    /// Returns the entries that went back to an older state: by how much, the id, the known time and the shown one.
+    /// Returns the entries that went back to an older state: by how much, the id, the known time and the time now
+    /// shown.
     fn late_entries<'a>(
         &'a self,
         shown: &'a Self,
@@ -246,8 +247,8 @@ impl Stamp {
     }
 }
 
-/// Returns the days from 1 January 1970 to a day of the Gregorian calendar. It is computed here, because a read has
-/// tens of thousands of times, and a calendar library takes longer than the read.
+/// Returns the days from 1 January 1970 to a day of the Gregorian calendar. A calendar library would take longer than
+/// the read itself, which has tens of thousands of times.
 const fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -284,7 +285,7 @@ mod tests {
     use super::*;
 
     fn stamp(text: &str) -> Stamp {
-        Stamp::parse(text).expect("a valid time")
+        Stamp::parse(text).expect("the time is valid")
     }
 
     fn vector(pairs: &[(&str, &str)]) -> Marks {
@@ -298,7 +299,7 @@ mod tests {
     }
 
     fn now() -> Timestamp {
-        "2026-11-22T10:00:00Z".parse().expect("a valid time")
+        "2026-11-22T10:00:00Z".parse().expect("the time is valid")
     }
 
     #[test]
@@ -310,10 +311,11 @@ mod tests {
         for wrong in ["", "2026", "20261122100000", "20261322100000Z", "20261122100000.1234567Z", "2026112210000éZ"] {
             assert_eq!(Stamp::parse(wrong), None, "{wrong}");
         }
-        let json = serde_json::to_string(&vector(&[("x 001", "20261122100000.000007Z")])).expect("serializable marks");
+        let json =
+            serde_json::to_string(&vector(&[("x 001", "20261122100000.000007Z")])).expect("the marks become JSON");
         assert_eq!(json, r#"{"changes":{"x 001":"20261122100000.000007Z"}}"#);
         assert_eq!(
-            serde_json::from_str::<Marks>(&json).expect("the JSON of marks"),
+            serde_json::from_str::<Marks>(&json).expect("the marks are valid JSON"),
             vector(&[("x 001", "20261122100000.000007Z")])
         );
     }
@@ -364,7 +366,7 @@ mod tests {
         let one = seen(&[("a", &at(1)), ("b", "20261101000000Z")]);
         assert!(known.behind(&one).is_some());
         assert!(known.is_slow_clock(&one, now()));
-        let soon: Timestamp = "2026-11-22T09:45:58Z".parse().expect("a valid time");
+        let soon: Timestamp = "2026-11-22T09:45:58Z".parse().expect("the time is valid");
         assert!(!known.is_slow_clock(&one, soon), "a replica may be a few minutes behind");
         let other = [seen(&[("a", "20261122093000Z")]), seen(&[("a", &at(1)), ("b", "20261031235959Z")])];
         for shown in other.iter().chain([&known]) {
@@ -374,7 +376,7 @@ mod tests {
         let with_csn = |marks: &Marks| Marks { changes: csn.changes.clone(), ..marks.clone() };
         assert!(!with_csn(&known).is_slow_clock(&with_csn(&one), now()));
         let after = known.advanced(&one, now());
-        assert_eq!(after.behind(&one), None, "it does not go back again");
+        assert_eq!(after.behind(&one), None, "the server counts as behind only once");
     }
 
     #[test]

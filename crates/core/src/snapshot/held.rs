@@ -1,4 +1,4 @@
-//! What entries hold although they are rejected, and which groups give which gids. `merge` needs both, so that nobody
+//! The names and gids that rejected entries hold, and the groups that give gids. `merge` needs both, so that no entry
 //! gets a name or a gid only because its holder is rejected, listed later or younger.
 
 use std::collections::BTreeSet;
@@ -7,12 +7,12 @@ use jiff::Timestamp;
 
 use crate::identity::{DirectoryId, Gid};
 
-/// What is known of a rejected entry.
+/// The known facts about a rejected entry.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Held {
-    /// When the entry was created. It decides who has a name that two entries claim.
+    /// When the entry was created. The time decides which of two entries gets a name that both claim.
     pub created: Option<Timestamp>,
-    /// The gids of the groups that name the entry. Its account keeps no other ones.
+    /// The gids of the groups that name the entry. The entry's account keeps no other gids.
     pub groups: BTreeSet<Gid>,
 }
 
@@ -27,19 +27,20 @@ pub struct GidClaim {
     pub ids: Vec<DirectoryId>,
     pub created: Option<Timestamp>,
     pub gives: Gives,
-    /// The accounts that the group names. `None` if no other group of the read shows the gid: then these are all who
-    /// have it.
+    /// The accounts that the group names. `None` if no other group of the read shows the gid, because everybody who has
+    /// the gid is then in this group.
     pub members: Option<BTreeSet<DirectoryId>>,
 }
 
-/// Who gets a gid.
+/// The accounts that get a gid from a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Gives {
-    /// The members get it.
+    /// The members of the group get the gid.
     Members,
-    /// Members who have it keep it, because it is unknown which of several groups is meant.
+    /// Members who have the gid already keep it, and nobody else gets it, because it is unknown which of several groups
+    /// is meant.
     Kept,
-    /// The gid is the primary one of a tool. Only the group of its maintainers gives it to others.
+    /// The gid is the primary gid of a tool. Only the group of its maintainers gives it to others.
     Nobody,
 }
 

@@ -47,38 +47,38 @@ pub struct SourceRead {
     pub numbers: Option<String>,
     /// The kinds that were asked for. The read says nothing about accounts of other kinds.
     pub kinds: BTreeSet<AccountKind>,
-    /// Valid entries, sorted by kind and name.
+    /// The valid entries, sorted by kind and name.
     pub entries: Vec<Entry>,
     /// Entries that failed a check. They count as present.
     pub rejected: Vec<RejectedEntry>,
-    /// What is known of the rejected entries, by their DNs.
+    /// The known facts about the rejected entries, by their DNs.
     pub held: BTreeMap<String, Held>,
     /// The groups and tools that show a gid, sorted.
     pub gids: Vec<GidClaim>,
     /// Gids that members keep but do not get, because it is unknown which of several groups gives them.
     pub kept_gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
-    /// Why valid entries do not have all that they show, as texts for administrators.
+    /// Why some valid entries lack something that they show, as texts for administrators.
     pub remarks: BTreeMap<DirectoryId, String>,
     /// How long the read took.
     pub took: Duration,
-    /// How it was read.
+    /// How the source was read.
     pub way: Way,
-    /// The result of comparing its changes with a full read; `None` if no comparison was made.
+    /// The result of comparing the incremental entries with a full read; `None` if no comparison was made.
     pub compared: Option<Comparison>,
     /// The replication state that the server reports.
     pub marks: Marks,
     /// Servers that were not used, because they are behind a state that was seen before.
     pub behind: BTreeMap<String, Behind>,
-    /// Members that are named and have no entry.
+    /// Members that groups and tools name and that have no entry.
     pub dangling: Dangling,
     /// The members of rejected groups and tools.
     pub nesting: Nesting,
     /// The names of the attributes.
     pub labels: AttributeLabels,
-    /// What its servers say about accounts that are about to be suspended for absence. `None` if they were not asked:
-    /// then the read alone decides.
+    /// The answers of the source's servers about accounts that are about to be suspended for absence. `None` if the
+    /// servers were not asked; the read alone then decides.
     pub proofs: Option<BTreeMap<DirectoryId, Proof>>,
-    /// Accounts for which its servers are still being asked. Their absences wait for the answers.
+    /// Accounts about which the source's servers are still being asked. Their absences wait for the answers.
     pub unanswered: BTreeSet<DirectoryId>,
 }
 
@@ -112,7 +112,8 @@ impl SourceRead {
     }
 }
 
-/// The differences between a full read and the entries that were kept up to date by changes. They are already repaired.
+/// The differences between a full read and the entries that were kept up to date by changes. The differences are
+/// already repaired.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Comparison {
     /// The number of entries that differed.
@@ -135,7 +136,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Returns the name of the way, which never changes.
+    /// Returns the name of the way. Names never change.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -152,13 +153,13 @@ impl Way {
 pub enum Completeness {
     /// Every page succeeded, paging ended, no limit was hit, no referral is left, and all sentinel entries were seen.
     Complete,
-    /// Anything else. No account counts as missing because of this read. Members and supplementary groups in it are
+    /// The read is not complete. No account counts as missing because of it. Members and supplementary groups in it are
     /// believed, but there may be more.
     Partial {
         /// The reason, as a text for administrators.
         why: String,
     },
-    /// Every server that answered is behind a state that was seen before. Nothing of the answers is used, as if the
+    /// Every server that answered is behind a state that was seen before. No part of the answers is used, as if the
     /// source had not answered.
     Stale {
         /// The first of these servers.
@@ -193,19 +194,19 @@ impl fmt::Display for Completeness {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub kind: AccountKind,
-    /// The id that the directory never changes.
+    /// The id in the directory, which never changes.
     pub id: DirectoryId,
     /// The current DN, shown to people.
     pub dn: String,
     /// The current name without its prefix.
     pub name: String,
-    /// The uid, the gid and the gids of the groups that name it; `None` for groups without a uid of their own.
+    /// The uid, the gid and the gids of the groups that name the entry; `None` for groups without a uid of their own.
     pub posix: Option<PosixIdentity>,
     /// The gid that a group gives its members.
     pub gid: Option<Gid>,
     /// `homeDirectory`, or a path made from the configured prefix and the name; `None` for groups.
     pub home: Option<PathBuf>,
-    /// The entry does not name its home, so `home` was made from the configured prefix and the name.
+    /// Whether the entry does not name its home, so that `home` was made from the configured prefix and the name.
     #[serde(default)]
     pub home_by_default: bool,
     /// Mail address of a person.
@@ -258,13 +259,13 @@ impl Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Named by `member`, `memberUid` or `uniqueMember`.
+    /// The group names the person by `member`, `memberUid` or `uniqueMember`.
     Member,
-    /// Named by the class's `managers` attribute.
+    /// The group names the person by the class's `managers` attribute.
     Manager,
 }
 
-/// An entry that failed a check. It is recorded and shown, and does not affect other entries.
+/// An entry that failed a check. It is recorded and shown.
 ///
 /// If its id is known, the account counts as present and keeps its last valid identity.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -283,19 +284,20 @@ pub struct RejectedEntry {
     pub disabled: Option<String>,
     /// The failed check, with the value.
     pub why: String,
-    /// `None` if nothing depends on it.
+    /// A reason on which an order or another entry depends; `None` if there is none.
     #[serde(default)]
     pub reason: Option<Rejection>,
 }
 
-/// Why an entry is rejected, as far as an order or another entry depends on it.
+/// A reason for a rejection on which an order or another entry depends.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Rejection {
-    /// It shows another uid than its account has. `bursar adopt uid` accepts the uid.
+    /// The entry shows another uid than its account has. `bursar adopt uid` accepts the uid.
     OtherUid,
-    /// It has the name of this account, or is the same person. `bursar adopt account` gives it the account.
+    /// The entry has the name of this account, or belongs to the same person. `bursar adopt account` assigns the
+    /// account to the entry.
     OfAccount { account: AccountId },
-    /// Another entry has its name, so this entry does not claim it.
+    /// Another entry has the name of this entry, so this entry does not claim the name.
     NameTaken,
 }

@@ -6,7 +6,7 @@ use super::Role;
 use super::dn::Dn;
 use crate::identity::{AccountKind, DirectoryId};
 
-/// Where a domain stores its entries for members from other domains (MS-ADTS 6.1.1.4.9).
+/// The part of a DN that marks entries for members from other domains (MS-ADTS 6.1.1.4.9).
 const FOREIGN_PRINCIPALS: &str = ",cn=foreignsecurityprincipals,";
 
 /// A member, as a group names it.
@@ -41,19 +41,19 @@ impl std::fmt::Display for MemberName {
     }
 }
 
-/// Members that groups and tools name and for which the read has no entry: they left, are hidden, or are in another
-/// source.
+/// Members that groups and tools name and for which the read has no entry: the members left, are hidden, or are in
+/// another source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dangling {
-    /// The ids of the entries that name each member, with its role there.
+    /// The ids of the entries that name each member, with the member's role in each.
     pub members: BTreeMap<MemberName, BTreeMap<DirectoryId, Role>>,
-    /// The groups and tools that contain each group. Members of the group are members of these, too.
+    /// The groups and tools that contain each group. Members of a group also belong to its parents.
     pub parents: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
 }
 
 impl Dangling {
-    /// Returns the entries that name a member, and all that contain these entries, with the member's role. A manager of
-    /// a group is a plain member of the groups that contain it.
+    /// Returns the entries that name a member, and all groups and tools that contain these entries, with the member's
+    /// role. A manager of a group is a plain member of the groups that contain it.
     #[must_use]
     pub fn holders(&self, name: &MemberName) -> BTreeMap<&DirectoryId, Role> {
         let mut found = BTreeMap::new();
@@ -75,8 +75,8 @@ impl Dangling {
     }
 }
 
-/// The members of rejected groups and tools, stored as a graph of groups so that it is not larger than the read. It
-/// adds no member; it only shows which members are still named.
+/// The members of rejected groups and tools, stored as a graph of groups so that it is not larger than the read. The
+/// graph adds no members; it only shows which members are still named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Nesting {
     /// The index of each entry in `groups`.
@@ -105,7 +105,8 @@ impl Nesting {
         self.entries.insert(entry, at);
     }
 
-    /// Returns the members of a rejected entry, at any depth. Returns `None` if it is not a group or shows no members.
+    /// Returns the members of a rejected entry, at any depth. Returns `None` if the entry is not a group or shows no
+    /// members.
     #[must_use]
     pub fn members(&self, entry: &DirectoryId) -> Option<BTreeSet<&DirectoryId>> {
         let start = *self.entries.get(entry)?;
@@ -130,8 +131,9 @@ pub struct AttributeLabels {
 }
 
 impl AttributeLabels {
-    /// Returns the name by which groups list an account with this name in the ledger (`memberUid`). Groups have none,
-    /// and a tool has one only with a prefix, because otherwise it may also be a person's name.
+    /// Returns the name by which groups list an account with this name in the ledger (`memberUid`). Groups have no such
+    /// name. A tool has such a name only if tools have a prefix, because a name without a prefix may also be a person's
+    /// name.
     #[must_use]
     pub fn member_name(&self, kind: AccountKind, name: &str) -> Option<String> {
         let prefix = self.prefixes.get(&kind).map_or("", String::as_str);

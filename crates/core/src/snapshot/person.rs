@@ -1,12 +1,12 @@
-//! Finds people who have entries in several sources: their entries have the same [`Entry::person`].
+//! Finds people who have entries in several sources: these entries have the same [`Entry::person`].
 
 use std::collections::BTreeMap;
 
 use super::{Entry, SourceRead};
 use crate::identity::{AccountKind, DirectoryId};
 
-/// Entries of people who also have an entry in an earlier source: by source and id, with those earlier entries. If
-/// there are several, it is unknown which one is meant.
+/// Entries of people who also have an entry in an earlier source: by source and id, with the earlier entries. If there
+/// are several earlier entries, it is unknown which one is the same person.
 pub type Same<'a> = BTreeMap<(&'a str, &'a DirectoryId), Vec<&'a Entry>>;
 
 /// Returns the entries of people who also have an entry in an earlier source. `reads` are in order of precedence.

@@ -1,5 +1,5 @@
-//! The answers of a source's servers about an account that a read did not show. The servers are asked for its immutable
-//! id.
+//! The answers of a source's servers about an account that a read did not show. The servers are asked for the account's
+//! immutable id.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,25 +11,25 @@ use crate::identity::{AccountKind, DirectoryId};
 /// An account whose absence would cause its suspension.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
-    /// The id that the directory never changes.
+    /// The id in the directory, which never changes.
     pub id: DirectoryId,
     pub kind: AccountKind,
-    /// Its last DN.
+    /// The last known DN.
     pub dn: String,
 }
 
-/// Where one server has the entry.
+/// The place of the entry on one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "found")]
 pub enum Place {
-    /// Not below the suffix.
+    /// The entry is not below the suffix.
     Nowhere,
-    /// Outside the search bases, or no longer matched by their filters.
+    /// The entry is outside of the search bases, or no longer matched by their filters.
     Outside {
         /// The current DN.
         dn: String,
     },
-    /// Where the read should have shown it.
+    /// The entry is within a search base and matched by its filter, so the read should have shown the entry.
     Inside {
         /// The current DN.
         dn: String,
@@ -49,7 +49,7 @@ impl fmt::Display for Place {
 /// The answers of all servers that are not behind. Empty if no server could be asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
-    /// Sorted by freshness, the freshest first.
+    /// The servers, the freshest first.
     pub servers: Vec<(String, Place)>,
 }
 
@@ -58,7 +58,7 @@ pub struct Proof {
 pub enum Verdict {
     /// No server could be asked, so nothing is proved.
     Unknown,
-    /// All servers say that the entry is not where it was.
+    /// All servers say that the entry is not where the read looks for it.
     Gone,
     /// All servers have the entry, so the read was wrong.
     There,

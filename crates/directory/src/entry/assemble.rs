@@ -1,5 +1,5 @@
 //! Turns the trees that one source returned into one [`SourceRead`]: accounts and groups, their members, and whether
-//! the read is complete. PURE: no runtime, no client, no file system, no clock. It uses a second thread, which ends
+//! the read is complete. PURE: no runtime, no client, no file system, no clock. The second thread that it uses ends
 //! before the call returns.
 //!
 //! Memberships are resolved within one source, because its DNs and names mean nothing in another.
@@ -23,21 +23,22 @@ use crate::entry::raw::RawEntry;
 use crate::entry::{Candidate, EntryRules, Reading};
 use crate::source::{Sentinel, SourceConfig, SourceKind};
 
-/// The kinds, in order of precedence if two trees hold the same entry: a tool is not a person as well.
+/// The kinds, in order of precedence if two trees hold the same entry: an entry that is a tool does not also count as a
+/// person.
 pub const KINDS: [AccountKind; 3] = [AccountKind::Tool, AccountKind::User, AccountKind::Group];
 
 const ACCOUNT_CLASSES: [&str; 2] = ["posixAccount", "user"];
 pub(crate) const GROUP_CLASSES: [&str; 5] =
     ["groupOfNames", "groupOfUniqueNames", "groupOfMembers", "posixGroup", "group"];
 
-/// What a source returned, not interpreted yet.
+/// The entries that a source returned, not interpreted yet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RawRead {
     /// The server that answered, or the file.
     pub server: Option<String>,
     /// The trees that were asked for.
     pub trees: BTreeMap<AccountKind, RawTree>,
-    /// What went wrong. If empty, accounts that were not returned are absent.
+    /// Problems of the read. If there are none, accounts that were not returned are absent.
     pub problems: Vec<String>,
     /// The replication state that the server showed.
     pub marks: Box<Marks>,
@@ -45,7 +46,7 @@ pub struct RawRead {
     pub behind: Vec<(String, Behind)>,
 }
 
-/// What a source returned for one tree.
+/// The entries that a source returned for one tree.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RawTree {
     /// The entries that were returned.
@@ -74,8 +75,8 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     }
 
     let tools = Companions::of(&candidates, &companions, reading_of);
-    // The checks of single entries run in parallel with the work that needs all of them. With many entries, each takes
-    // a good part of a second.
+    // The checks of single entries run in parallel with the work that needs all of them. With many entries, both take a
+    // considerable part of a second.
     let (checked, index, groups, closed) = thread::scope(|scope| {
         let check = || candidates.iter().map(|candidate| reading_of(candidate.kind).check(candidate)).collect();
         let checked: ScopedJoinHandle<'_, Vec<_>> = scope.spawn(check);
@@ -105,7 +106,8 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             let other = dns.iter().find(|dn| **dn != raw.dn).unwrap_or(&"another entry");
             entry.why =
                 format!("{attribute} {id} is also that of {other}: neither is read until one of them has another");
-            // The id is removed, so that statements about one of the entries are not taken for the other.
+            // The id is removed, so that statements about one of these entries are not taken for statements about the
+            // other.
             return Err(Box::new(RejectedEntry { id: None, ..entry }));
         }
         let mut reject_group =
@@ -165,7 +167,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     read
 }
 
-/// Returns a stale read if every server that answered is behind. Nothing that they returned is used.
+/// Returns a stale read if every server that answered is behind. The entries that they returned are not used.
 fn stale(source: &SourceConfig, raw: &RawRead) -> Option<SourceRead> {
     let (server, _) = raw.behind.first().filter(|_| raw.server.is_none())?;
     let others = raw.behind.iter().map(|(server, behind)| format!("{server}: {}", behind.why));
@@ -189,7 +191,7 @@ fn labels(source: &SourceConfig) -> AttributeLabels {
     }
 }
 
-/// Sorts by kind, name and id. It sorts indexes, because entries are large.
+/// Sorts by kind, name and id. The function sorts indexes, because entries are large.
 fn sort(entries: &mut [Entry]) {
     let mut order: Vec<_> =
         entries.iter().enumerate().map(|(at, entry)| (entry.kind, &*entry.name, &entry.id, at)).collect();
@@ -275,8 +277,8 @@ fn sort_out(
     (candidates, companions)
 }
 
-/// Returns the ids that several entries have, with their DNs. People who may write the id of their entry can give it
-/// the id of any other, so it is unknown which entry is the account.
+/// Returns the ids that several entries have, with their DNs. People who may write the id attribute of their own entry
+/// can copy the id of any other entry, so it is unknown which of these entries is the account.
 fn ambiguous(candidates: &[Candidate]) -> HashMap<&DirectoryId, Vec<&str>> {
     let mut first: HashMap<&DirectoryId, &str> = HashMap::with_capacity(candidates.len());
     let mut ambiguous: HashMap<&DirectoryId, Vec<&str>> = HashMap::new();
@@ -290,7 +292,7 @@ fn ambiguous(candidates: &[Candidate]) -> HashMap<&DirectoryId, Vec<&str>> {
     ambiguous
 }
 
-/// Adds to `entry` what other entries say: its members, and the gids of its groups.
+/// Adds to `entry` the data from other entries: its members, and the gids of its groups.
 fn complete(entry: &mut Entry, groups: &[&Dn], closed: &Closed<'_>, index: &Index<'_>) -> Result<(), String> {
     if let Some(posix) = &mut entry.posix {
         posix.groups = closed.gids.get(&entry.id).cloned().unwrap_or_default();
@@ -313,7 +315,8 @@ fn complete(entry: &mut Entry, groups: &[&Dn], closed: &Closed<'_>, index: &Inde
     let members = closed.members.get(group).into_iter().flatten();
     entry.members = members.map(|(id, role)| ((*id).clone(), *role)).collect();
     if entry.kind == AccountKind::Tool {
-        // A tool can be a member of another tool's group. It may then act there, but it is not a maintainer.
+        // A tool can be a member of another tool's group. The member tool may then act in the other tool, but is not
+        // one of its maintainers.
         entry.members.retain(|id, _| index.people.contains(id));
     }
     Ok(())
@@ -374,7 +377,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         }
     }
 
-    /// Returns what a server that holds `text` answers to the searches of `source`.
+    /// Returns the answer of a server that holds `text` to the searches of `source`.
     fn answer(source: &SourceConfig, text: &str) -> RawRead {
         let mut entries = Vec::new();
         ldif::parse(text.as_bytes(), &mut entries).expect("the text is valid LDIF");
@@ -403,7 +406,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     fn gid(number: i64) -> Gid {
-        number.try_into().expect("a valid gid")
+        number.try_into().expect("the gid is valid")
     }
 
     fn posix(read: &SourceRead, name: &str) -> Option<PosixIdentity> {
@@ -441,7 +444,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         assert_eq!(gids("foo"), Some(vec![]));
     }
 
-    /// Anybody who may create a group can give it the name of another.
+    /// Anybody who may create a group can give it the name of another group.
     #[test]
     fn nobody_joins_or_leaves_a_tool_for_which_two_groups_have_its_name() {
         let puppet = "dn: cn=tools.foo,ou=lab,ou=servicegroups,dc=x\nobjectClass: posixGroup\nobjectClass: groupOfNames\n\
@@ -483,7 +486,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
             .map(|claim| (claim.gid.get(), claim.name.as_str(), claim.gives == Gives::Nobody))
             .collect();
         let all = [(3000, "staff", false), (52503, "tools.foo", false), (52503, "x", false), (52503, "foo", true)];
-        assert_eq!((&claims[..4], claims.len()), (&all[..], 5), "the fifth is that of bar");
+        assert_eq!((&claims[..4], claims.len()), (&all[..], 5), "the fifth claim is bar's");
         let named = |name: &str| {
             let claim = read.gids.iter().find(|claim| claim.name == name).expect("the group claims a gid");
             claim.members.as_ref().map(|members| members.iter().map(|id| id.0.as_str()).collect::<Vec<_>>().concat())
@@ -557,8 +560,8 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         assert_ne!(read.completeness, Completeness::Complete);
     }
 
-    /// People can give a group of theirs the id of another group, and make their group one that is rejected. The order
-    /// of the entries must not matter.
+    /// People can give a group of theirs the id of another group, and make their group invalid, so that it is rejected.
+    /// The order of the entries must not matter.
     #[test]
     fn an_entry_with_the_id_of_a_group_does_not_affect_its_members() {
         for (gid, name) in [("10", "aaa"), ("10", "zzz"), ("4000", "aaa"), ("4000", "zzz")] {

@@ -1,5 +1,5 @@
-//! Resolves the groups of one source: from groups as they were read to the members of each, and to the gids that
-//! members get from their groups. PURE: no runtime, no client, no file system, no clock.
+//! Resolves the groups of one source. Turns groups as they were read into the members of each group, and into the gids
+//! that members get from their groups. PURE: no runtime, no client, no file system, no clock.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,15 +18,16 @@ use crate::entry::{Candidate, Reading};
 use crate::source::SourceConfig;
 
 /// The most nested memberships that all groups of a read may have together. If one large group is nested in many
-/// others, its members are counted in each, and the owner of one group can nest another. For 100,000 people, this is 50
-/// for each.
+/// others, its members are counted in each, and the owner of one group can nest another. For 100,000 people, the limit
+/// is 50 memberships per person.
 const MOST_NESTED: usize = 5_000_000;
 
-/// Accounts by DN and by name, including rejected ones: an unreadable uid does not remove a maintainer from a tool.
+/// Accounts by DN and by name, including rejected accounts: a person whose uid cannot be read stays a maintainer of
+/// their tools.
 pub(crate) struct Index<'a> {
     by_dn: HashMap<&'a Dn, &'a DirectoryId>,
-    /// `None` if several entries have the name. Then the directory does not say which account is meant, but the ledger
-    /// may know.
+    /// `None` if several entries have the name. In that case, the directory does not show which account is meant, but
+    /// the ledger may know.
     by_name: HashMap<&'a str, Option<&'a DirectoryId>>,
     pub(crate) people: HashSet<&'a DirectoryId>,
 }
@@ -101,7 +102,7 @@ impl Flat {
         flat
     }
 
-    /// Adds the members of groups that show none, from the `memberOf` of accounts and nested groups. If a group lists
+    /// Adds members to groups that show none, from the `memberOf` of accounts and nested groups. If a group lists
     /// members, its list is used alone: a plugin maintains `memberOf` in 389-ds and OpenLDAP, and may lag behind.
     fn add_member_of(&mut self, source: &SourceConfig, candidates: &[Candidate]) {
         let silent: HashSet<Dn> =
@@ -257,7 +258,7 @@ fn hold(dangling: &mut Dangling, name: &MemberName, holders: Option<&Vec<&Direct
     }
 }
 
-/// Whether an entry is a group with members. A tool that lists its own maintainers is one.
+/// Whether an entry is a group with members. A tool that lists its own maintainers is such a group.
 fn is_group(candidate: &Candidate) -> bool {
     match candidate.kind {
         AccountKind::Group => true,
@@ -273,7 +274,8 @@ pub(crate) struct Closed<'a> {
     /// Groups whose members could not be resolved.
     pub(crate) refused: HashMap<&'a Dn, Refused>,
     pub(crate) gids: HashMap<&'a DirectoryId, BTreeSet<Gid>>,
-    /// Gids of groups that may or may not be those of a tool. Members keep them, and nobody gets them.
+    /// Gids of groups that may or may not belong to a tool. Accounts that have such a gid already keep it, and no other
+    /// account gets it.
     pub(crate) kept_gids: HashMap<&'a DirectoryId, BTreeSet<Gid>>,
     /// The groups that give a gid.
     gives: Vec<(&'a Candidate, Gid)>,
@@ -293,7 +295,7 @@ pub(crate) enum Refused {
 
 /// The groups that list the maintainers of tools.
 pub(crate) struct Companions<'a> {
-    /// The groups with the full name of each tool, in the tree of the tools or that of the groups, by the tool's DN. If
+    /// The groups with the full name of each tool, in the tree of the tools or of the groups, by the tool's DN. If
     /// there are several, it is unknown which one is meant: anybody who may create a group can give it the name.
     groups: HashMap<&'a Dn, Vec<&'a Dn>>,
     /// The ids of the tools of each group.
@@ -302,7 +304,7 @@ pub(crate) struct Companions<'a> {
 }
 
 impl<'a> Companions<'a> {
-    /// `reading` returns how entries of a kind are read.
+    /// `reading` returns how the entries of a kind are interpreted.
     pub(crate) fn of<'r>(
         candidates: &'a [Candidate],
         companions: &'a [Candidate],
@@ -381,7 +383,7 @@ pub(crate) fn gid_claims<'a, 'r>(
         }
     }
     for (gid, accounts) in primary {
-        // A primary gid that several accounts have is that of a common group.
+        // If several accounts have the same primary gid, it is the gid of a common group.
         let [entry] = accounts.as_slice() else { continue };
         if entry.kind != AccountKind::Tool {
             continue;

@@ -1,10 +1,10 @@
-//! Computes numbers for accounts that have a SID and no `uidNumber`, by the algorithm of SSSD: files that a pod writes
-//! then belong to the uid that the same person has on hosts with SSSD. PURE: no runtime, no client, no file system, no
-//! clock.
+//! Computes numbers for accounts that have a SID and no `uidNumber`, by the algorithm of SSSD. Files that a pod writes
+//! therefore belong to the uid that the same person has on hosts with SSSD. PURE: no runtime, no client, no file
+//! system, no clock.
 //!
 //! The algorithm is described in sssd-ad(5), ID MAPPING. The numbers from `lower` to `upper` are divided into slices of
 //! `size`. The hash of a domain's SID selects its slice, and the RID is the offset in it. RIDs beyond the slice are in
-//! further slices; each is selected by the hash of the domain's SID and of the first RID in it.
+//! further slices; each further slice is selected by the hash of the domain's SID and of the first RID in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub struct IdRange {
     pub lower: u32,
     /// One more than the last number.
     pub upper: u32,
-    /// The number of numbers in each slice.
+    /// The size of each slice.
     pub size: u32,
 }
 
@@ -38,7 +38,7 @@ impl IdRange {
 }
 
 /// The number of further slices that SSSD reserves for a domain at once (`ldap_idmap_helper_table_size`). These slices
-/// avoid only the slices of domains that were registered before. Slices that are assigned later avoid those of all
+/// avoid only the slices of domains that were registered before. Slices that are assigned later avoid the slices of all
 /// domains.
 const HELPERS: u32 = 10;
 /// The seed of SSSD's hash.
@@ -55,11 +55,11 @@ pub struct IdMap {
 }
 
 impl IdMap {
-    /// Assigns slices: 0 to the default domain (`ldap_idmap_default_domain_sid`), the next free one from its hash to
-    /// each of `listed`, and the one of its hash to each other domain in `seen`.
+    /// Assigns slices: 0 to the default domain (`ldap_idmap_default_domain_sid`), the next free slice from its hash on
+    /// to each of `listed`, and the slice of its hash to each other domain in `seen`.
     ///
-    /// If two domains have the same hash, the result of SSSD depends on which it saw first. Nothing is guessed here:
-    /// the second domain gets no numbers until `listed` gives the order.
+    /// If two domains have the same hash, the result of SSSD depends on which domain it saw first. Bursar does not
+    /// guess: the second domain gets no numbers until `listed` gives the order.
     #[must_use]
     pub fn new(range: IdRange, default: Option<&Sid>, listed: &[Sid], seen: &BTreeSet<Sid>) -> Self {
         let mut map = Self { range, taken: Vec::new(), domains: BTreeMap::new() };
@@ -124,7 +124,7 @@ impl IdMap {
         murmur3(text.as_bytes(), SEED) % self.range.slices()
     }
 
-    /// Returns the first slice from `slice` on that none of the first `known` domains has.
+    /// Returns the first slice at or after `slice` that none of the first `known` domains has.
     fn next_free(&self, slice: u32, known: usize) -> u32 {
         let taken = &self.taken[..known];
         let slices = self.range.slices();

@@ -25,8 +25,8 @@ pub enum MarkTest {
     Present,
     /// The value is equal to this, ignoring case. A `*` at the end matches any rest.
     Value(String),
-    /// The value is a number that has one of these bits. Every account has such an attribute. If an entry shows none,
-    /// it is hidden, so the entry is rejected instead of counting as enabled.
+    /// The value is a number that has one of these bits. Every account has such an attribute. If an entry does not show
+    /// it, the attribute is hidden from us, and the entry is rejected instead of counting as enabled.
     Bits(u32),
     /// The value is a time in the past, as LDAP writes it (RFC 4517, 3.3.13) or Active Directory ([`file_time`]). The
     /// times that stand for "never" are not in the past.
@@ -37,8 +37,8 @@ pub enum MarkTest {
 }
 
 impl DisabledMark {
-    /// Returns the mark that disables `raw` as `attribute: value`; `None` if it does not disable. `Err` says what
-    /// cannot be read.
+    /// Returns the mark that disables `raw` as `attribute: value`; `None` if `raw` is not disabled by this mark.
+    /// Returns `Err` with the reason if the value cannot be read.
     pub fn of(&self, raw: &RawEntry, now: Timestamp) -> Result<Option<String>, String> {
         let name = &self.attribute;
         if matches!(self.test, MarkTest::Bits(_)) && !raw.has(name) {
@@ -54,7 +54,7 @@ impl DisabledMark {
 }
 
 impl MarkTest {
-    /// Returns `value` in readable form if it disables.
+    /// Returns `value` in readable form if it disables the entry.
     fn matches(&self, value: &str, now: Timestamp) -> Result<Option<String>, String> {
         let folded = value.to_lowercase();
         let disables = match self {
@@ -108,8 +108,8 @@ impl FromStr for DisabledMark {
 
 const DAY: i64 = 24 * 3600;
 
-/// Parses the time at which an account expires. Returns `Some(None)` for "never": 1970 begins with time 0, which MIT
-/// Kerberos stores for it; the end of the year 9999 is later than a [`Timestamp`] can be.
+/// Parses the time at which an account expires. Returns `Some(None)` for "never": time 0, the beginning of 1970, which
+/// MIT Kerberos stores for "never"; and the end of the year 9999, which is later than a [`Timestamp`] can be.
 #[expect(clippy::option_option, reason = "text that is not a time differs from no time")]
 fn expiry(value: &str) -> Option<Option<Timestamp>> {
     let Some(time) = broken_down(value) else { return file_time(value).ok() };
@@ -177,7 +177,8 @@ mod tests {
         assert_eq!(expires("99991331235959Z"), Err("accountExpires \"99991331235959Z\" is not a time".to_owned()));
         assert_eq!(expires("never"), Err("accountExpires \"never\" is not a time".to_owned()));
         assert_eq!(mark("accountExpires<now", &[]), Ok(None));
-        // Days since 1970 are not a FILETIME. Read as one, every such account would have expired in 1601.
+        // Days since 1970 are not a FILETIME. Read as a FILETIME, such a number would mean that the account expired in
+        // 1601.
         assert_eq!(expires("20000"), Err("accountExpires \"20000\" is not a time".to_owned()));
     }
 

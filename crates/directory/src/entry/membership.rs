@@ -1,8 +1,8 @@
 //! Resolves the members of nested groups. PURE: no runtime, no client, no file system, no clock.
 //!
-//! Servers are asked only for direct members: the answers of `memberOf` or of a matching rule in chain differ between
-//! servers, and their changes are not reported. Cycles are cut. If groups are nested deeper than [`DEPTH`], the result
-//! says so.
+//! Servers are asked only for direct members: `memberOf` and the matching rule LDAP_MATCHING_RULE_IN_CHAIN give
+//! different answers on different servers, and their changes are not reported. Cycles are cut. If groups are nested
+//! deeper than [`DEPTH`], the result says so.
 
 use std::collections::BTreeSet;
 

@@ -34,11 +34,11 @@ use crate::entry::numbers::{Numbers, is_account, sid};
 use crate::entry::raw::RawEntry;
 use crate::source::AttributeNames;
 
-/// The longest name that is accepted. POSIX guarantees 9 to 32 characters and directories allow more, but no real name
+/// The longest name that is accepted. POSIX guarantees 9 to 32 characters and directories allow more, but no known name
 /// is longer than this.
 const NAME_MAX: usize = 255;
 
-/// What the policy says about homes, for the kinds of account that have a class with a home; and the time of the read.
+/// The policy's rules for homes, for each kind of account that has a class with a home, and the time of the read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EntryRules {
     /// The folder of the homes of each kind, for entries without a home. Only kinds with a class that has a home are
@@ -48,7 +48,7 @@ pub struct EntryRules {
     pub allowed: Vec<PathBuf>,
     /// The time of the read. Accounts that expired before it are disabled.
     pub now: Timestamp,
-    /// What an earlier read of the source decided `ids = "auto"` to mean.
+    /// What `ids = "auto"` means, as an earlier read of the source decided.
     pub ids: Option<DecidedIds>,
 }
 
@@ -84,8 +84,9 @@ pub struct Reading<'a> {
     pub attributes: &'a AttributeNames,
     /// The prefix that names have in the directory and not in Bursar.
     pub strip_prefix: Option<&'a str>,
-    /// Whether an entry without an immutable id gets one that is derived from its DN. Only for handwritten files, where
-    /// renaming an entry makes a new account. Never for a server: if it hid the ids, all its accounts would change.
+    /// Whether an entry without an immutable id gets one that is derived from its DN. True only for handwritten files,
+    /// where renaming an entry makes a new account. Never true for a server: if a server hid the ids, all its accounts
+    /// would get new ids.
     pub id_from_dn: bool,
     /// How uids and gids are found.
     pub numbers: &'a Numbers,
@@ -93,7 +94,7 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Returns the immutable id of `raw`. Text is returned in lower case (UUIDs are compared so), bytes in hex, and an
+    /// Returns the immutable id of `raw`. Text is returned in lower case (as UUIDs are compared), bytes in hex, and an
     /// `objectGUID` in the notation of Windows.
     #[must_use]
     pub fn id(&self, raw: &RawEntry) -> Option<DirectoryId> {
@@ -116,7 +117,7 @@ impl Reading<'_> {
 
     /// Returns the name of `raw` as the directory writes it, including the prefix. Memberships by name refer to it.
     ///
-    /// If the attribute has several values, the one in the DN is the name (RFC 2307, 5.3).
+    /// If the attribute has several values, the value in the DN is the name (RFC 2307, 5.3).
     pub fn full_name<'r>(&self, raw: &'r RawEntry, dn: &Dn, kind: AccountKind) -> Result<&'r str, String> {
         let attribute = match kind {
             AccountKind::Tool => &self.attributes.tool_name,
@@ -136,13 +137,13 @@ impl Reading<'_> {
         }
     }
 
-    /// Returns the full name of a candidate; `None` if it has no usable one.
+    /// Returns the full name of a candidate; `None` if it has no usable name.
     pub(crate) fn name_of<'c>(&self, candidate: &'c Candidate) -> Option<&'c str> {
         self.full_name(&candidate.raw, &candidate.dn, candidate.kind).ok()
     }
 
-    /// Returns the name by which groups list an account as a member (`memberUid`). A tool has one only if its name has
-    /// a prefix, because otherwise it may also be a person's name.
+    /// Returns the name by which groups list an account as a member (`memberUid`). A tool has such a name only if the
+    /// name has a prefix, because a name without a prefix may also be a person's name.
     pub(crate) fn member_name_of<'c>(&self, candidate: &'c Candidate) -> Option<&'c str> {
         let prefix = self.strip_prefix.filter(|prefix| !prefix.is_empty());
         let is_apart =
@@ -202,8 +203,8 @@ impl Reading<'_> {
         })
     }
 
-    /// Returns at most one key more than is allowed, each cut to one character more than is allowed. That is enough for
-    /// later checks to notice the excess.
+    /// Returns at most one key more than is allowed, each cut to one character more than is allowed, so that later
+    /// checks notice the excess.
     fn ssh_keys(&self, raw: &RawEntry) -> BTreeSet<String> {
         let cut = |key: &str| key.trim().chars().take(MAX_KEY_BYTES + 1).collect();
         let keys: BTreeSet<String> = raw.texts(&self.attributes.ssh_keys).map(cut).collect();
@@ -218,7 +219,7 @@ impl Reading<'_> {
         (!value.is_empty()).then_some(value)
     }
 
-    /// Returns when the entry was created, if it shows that.
+    /// Returns when the entry was created, if the entry shows the time.
     pub(crate) fn created(&self, raw: &RawEntry) -> Option<Timestamp> {
         raw.texts(&self.attributes.created).find_map(generalized_time)
     }

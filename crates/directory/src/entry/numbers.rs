@@ -31,7 +31,7 @@ const GROUP_TYPE_SECURITY_ENABLED: i64 = 0x8000_0000;
 /// How the configuration maps the SIDs of an Active Directory to numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SidMapping {
-    /// Where numbers come from.
+    /// The source of the numbers.
     pub ids: Ids,
     /// The range of numbers that SIDs are mapped to.
     pub range: IdRange,
@@ -41,21 +41,21 @@ pub struct SidMapping {
     pub domains: Vec<Sid>,
 }
 
-/// Where uids and gids come from.
+/// The source of uids and gids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ids {
-    /// From attributes if any account that was read has a `uidNumber`, else from SIDs.
+    /// Attributes if any account that was read has a `uidNumber`, otherwise SIDs.
     #[default]
     Auto,
-    /// From `uidNumber` and `gidNumber`.
+    /// `uidNumber` and `gidNumber`.
     Attributes,
-    /// Only from SIDs, like SSSD with `ldap_id_mapping = true`.
+    /// Only SIDs, like SSSD with `ldap_id_mapping = true`.
     Sid,
-    /// From `uidNumber` if an account has one, else from its SID.
+    /// For each account, its `uidNumber` if it has one, otherwise its SID.
     Mixed,
 }
 
-/// What [`Ids`] means for one read.
+/// The meaning of [`Ids`] for one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Attributes,
@@ -67,7 +67,7 @@ enum By {
 /// Finds the numbers of one read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Numbers {
-    /// What the configuration says; `None` outside of Active Directory, where there are only attributes.
+    /// The configured source; `None` outside of Active Directory, where there are only attributes.
     told: Option<Ids>,
     by: By,
     map: IdMap,
@@ -75,7 +75,7 @@ pub struct Numbers {
     accounts: usize,
     /// The number of these accounts that have a uid attribute.
     numbered: usize,
-    /// What an earlier read decided.
+    /// The decision of an earlier read.
     decided: Option<DecidedIds>,
 }
 
@@ -87,8 +87,8 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// Decides from `trees`, everything that one source returned, where the numbers come from, unless an earlier read
-    /// has `decided`.
+    /// Decides where the numbers come from, by all `trees` that one source returned, unless an earlier read has
+    /// `decided`.
     pub(crate) fn of(
         mapping: &SidMapping,
         names: &AttributeNames,
@@ -110,7 +110,7 @@ impl Numbers {
         let map = IdMap::new(mapping.range, mapping.default_domain.as_ref(), &mapping.domains, &domains);
         let whole = trees.iter().all(|(kind, tree)| tree.whole || !is_account(*kind));
         let by = match (mapping.ids, decided) {
-            // The part that was not read may have the first uidNumber.
+            // The part that was not read may contain the first `uidNumber`.
             (Ids::Auto, None) if numbered == 0 && !whole => By::Unknown,
             (Ids::Auto, None) if numbered == 0 => By::Sid,
             (Ids::Auto, Some(DecidedIds::Sid)) | (Ids::Sid, _) => By::Sid,
@@ -212,8 +212,8 @@ impl Numbers {
     }
 }
 
-/// Whether a group is only a distribution list. It gets no gid, as in SSSD: people who may edit the list must not be
-/// able to grant rights with it.
+/// Whether a group is only a distribution list. A distribution list gets no gid, as in SSSD: people who may edit the
+/// list must not be able to grant rights with it.
 fn is_for_mail_only(raw: &RawEntry) -> Result<bool, String> {
     let Some(text) = raw.only(GROUP_TYPE)? else { return Ok(false) };
     let bits: i64 = text.parse().map_err(|_| format!("{GROUP_TYPE} {text:?} is not a number"))?;

@@ -43,11 +43,11 @@ pub struct AttributeNames {
     pub member_names: Vec<String>,
     /// Groups of an account by DN. They are used only for groups that show no members.
     pub member_of: Vec<String>,
-    /// Whether every groupOfNames has a member (RFC 4519, 3.5), so that one without members hides them. False for
-    /// 389-ds and `FreeIPA`, where such a group may be empty.
+    /// Whether every groupOfNames has a member (RFC 4519, 3.5), so that a group that shows no members hides them. False
+    /// for 389-ds and `FreeIPA`, where a group may be empty.
     pub members_required: bool,
-    /// The attribute that identifies a person in every source that has it. If `None`, people of two sources are always
-    /// two people.
+    /// The attribute that identifies a person in every source. If `None`, entries of two sources are always two
+    /// different people.
     pub person: Option<String>,
     /// Managers of a group or tool by DN (a class's `managers`).
     pub managers: Option<String>,
@@ -130,7 +130,7 @@ impl FromStr for Preset {
 }
 
 impl Preset {
-    /// Returns the attribute names of such a directory.
+    /// Returns the attribute names that this preset uses.
     #[must_use]
     pub fn attributes(self) -> AttributeNames {
         let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
@@ -151,7 +151,7 @@ impl Preset {
             home: "homeDirectory".to_owned(),
             mail: "mail".to_owned(),
             display_name: texts(&["displayName", "cn"]),
-            // From the schema openssh-lpk. SSSD and the LDAP helpers of OpenSSH use the same name.
+            // The name comes from the schema openssh-lpk. SSSD and the LDAP helpers of OpenSSH use the same name.
             ssh_keys: "sshPublicKey".to_owned(),
             disabled: vec![locked.clone()],
             member_dns: texts(&["member", "uniqueMember"]),
@@ -213,14 +213,14 @@ impl Preset {
         }
     }
 
-    /// Returns the tree of `kind` beneath `base`, with the filter and prefix of such a directory.
+    /// Returns the tree of `kind` beneath `base`, with the filter and prefix of this preset.
     #[must_use]
     pub fn tree(self, kind: AccountKind, base: &str) -> Tree {
         const GROUPS: &str = "(|(objectClass=posixGroup)(objectClass=groupOfNames)(objectClass=groupOfUniqueNames))";
         const GROUPS_BIS: &str = "(|(objectClass=posixGroup)(objectClass=groupOfNames)(objectClass=groupOfUniqueNames)\
                                   (objectClass=groupOfMembers))";
         const GROUPS_IPA: &str = "(|(objectClass=posixGroup)(objectClass=groupOfNames))";
-        // Computers and the accounts for trust between domains are users too, so people are selected by their category.
+        // Computers and trust accounts between domains are users too, so people are selected by their category.
         const PEOPLE_AD: &str = "(&(objectCategory=person)(objectClass=user))";
         let (filter, prefix) = match (self, kind) {
             // A realm has no filters: all its users and groups are read.

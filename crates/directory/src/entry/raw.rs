@@ -3,7 +3,7 @@
 use bursar_core::snapshot::freshness::Stamp;
 
 /// A DN, and attributes with their values. A read holds tens of thousands of entries, so names and values are stored
-/// contiguously in one buffer. Two entries are equal if their DNs and values are, whatever their `stamp`.
+/// contiguously in one buffer. Two entries are equal if their DNs and values are equal; their `stamp` may differ.
 #[derive(Debug, Clone, Eq, Default)]
 pub struct RawEntry {
     pub dn: String,

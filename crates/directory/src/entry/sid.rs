@@ -1,6 +1,6 @@
 //! Security identifiers of Windows domains. PURE: no runtime, no client, no file system, no clock.
 //!
-//! `objectSid` holds them as bytes (MS-DTYP 2.4.2.2); people write them as text (MS-DTYP 2.4.2.1).
+//! `objectSid` holds SIDs as bytes (MS-DTYP 2.4.2.2); administrators write SIDs as text (MS-DTYP 2.4.2.1).
 
 use std::fmt;
 
@@ -19,7 +19,8 @@ const NT_AUTHORITY: u64 = 5;
 const DOMAIN: u32 = 21;
 
 impl Sid {
-    /// Parses the binary form: revision, count, authority (48 bits, big-endian), numbers (32 bits, little-endian).
+    /// Parses the binary form: revision, count, authority (48 bits, big-endian), and the numbers (32 bits each,
+    /// little-endian).
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (header, numbers) = bytes.split_at_checked(8)?;
@@ -31,8 +32,8 @@ impl Sid {
         Some(Self { authority, numbers: numbers.chunks_exact(4).map(number).collect() })
     }
 
-    /// Parses `S-1-5-21-…`. The authority must be decimal; only authorities of 2^32 and more are written in hex, and
-    /// domains have none of these.
+    /// Parses `S-1-5-21-…`. The authority must be decimal: hex is used only for authorities of 2^32 and more, which
+    /// domains do not have.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_prefix("S-1-").or_else(|| text.strip_prefix("s-1-"))?.split('-');
@@ -55,8 +56,8 @@ impl Sid {
         self.authority == NT_AUTHORITY && self.numbers.len() == 4 && self.numbers[0] == DOMAIN
     }
 
-    /// Returns the domain that the SID belongs to, and its number in it (RID); `None` for the well-known SIDs, which
-    /// every domain has.
+    /// Returns the domain that the SID belongs to, and its number in the domain (RID); `None` for the well-known SIDs,
+    /// which every domain has.
     #[must_use]
     pub fn in_domain(&self) -> Option<(Self, u32)> {
         let (rid, domain) = self.numbers.split_last()?;

@@ -71,7 +71,8 @@ pub fn bind_refusal(text: &str) -> Option<&'static str> {
 }
 
 /// Whether a referral leads to a part of the directory without people: the forest's configuration or its DNS zones.
-/// Active Directory refers every search of a whole domain to them (MS-ADTS 3.1.1.1.5). A child domain may hold people.
+/// Active Directory adds such referrals to every search of a whole domain (MS-ADTS 3.1.1.1.5). A referral to a child
+/// domain is different, because it may hold people.
 #[must_use]
 pub fn is_of_no_people(referral: &str) -> bool {
     let path = referral.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);

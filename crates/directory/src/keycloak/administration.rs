@@ -1,4 +1,4 @@
-//! Reads and changes a realm that is a target: its users, and the roles of one client with their holders. It decides
+//! Reads and changes a realm that is a target: its users, and the roles of one client with their holders. Decides
 //! nothing: each method makes one request, or reads one list.
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
-//! The answers of Keycloak's administration API, and the entries that are made of them. PURE: no runtime, no client, no
-//! file system, no clock.
+//! The answers of Keycloak's administration API, and the entries that are made from them. PURE: no runtime, no client,
+//! no file system, no clock.
 //!
-//! A realm has no DNs, so its entries get generated ones. Settings that contain DNs (sentinels, a class's `base`) then
-//! work for realms too: `uid=alice,ou=users,o=REALM`, and for the group `/staff/lab`
+//! A realm has no DNs, so its entries get generated ones. Settings that contain DNs (sentinels, a class's `base`)
+//! therefore work for realms too. User `alice` gets `uid=alice,ou=users,o=REALM`, and group `/staff/lab` gets
 //! `cn=lab,cn=staff,ou=groups,o=REALM`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,13 +30,13 @@ const WORDS: usize = 200;
 #[derive(Deserialize)]
 pub(super) struct Token {
     pub(super) access_token: String,
-    /// In seconds.
+    /// The lifetime of the token in seconds.
     #[serde(default = "Token::lifetime")]
     pub(super) expires_in: u64,
 }
 
 impl Token {
-    /// Keycloak's default lifetime of an access token, for an answer that names none.
+    /// Keycloak's default lifetime of an access token, for an answer without `expires_in`.
     const fn lifetime() -> u64 {
         60
     }
@@ -73,12 +73,12 @@ pub(super) trait Listed {
 pub(super) struct User {
     pub(super) id: String,
     username: String,
-    // Required: an answer that hides it must not count as enabled.
+    // Required: a user whose answer hides this field must not count as enabled.
     enabled: bool,
     email: Option<String>,
     first_name: Option<String>,
     last_name: Option<String>,
-    /// In milliseconds since 1970.
+    /// The creation time in milliseconds since 1970.
     created_timestamp: Option<i64>,
     #[serde(default)]
     attributes: BTreeMap<String, Vec<String>>,
@@ -95,7 +95,7 @@ pub(super) struct Group {
     attributes: BTreeMap<String, Vec<String>>,
 }
 
-/// The properties of a group's member that are needed.
+/// The properties of a group's member that Bursar needs.
 #[derive(Deserialize)]
 pub(super) struct Member {
     pub(super) id: String,
@@ -154,7 +154,7 @@ struct Permissions {
 }
 
 impl Profile {
-    /// Whether people may change their own `attribute`; `None` if no user can have the attribute.
+    /// Whether people may change `attribute` of their own account; `None` if no user can have the attribute.
     fn is_their_own(&self, attribute: &str) -> Option<bool> {
         match self.attributes.iter().find(|declared| declared.name == attribute) {
             Some(declared) => Some(declared.permissions.edit.iter().any(|who| who == "user")),
@@ -162,9 +162,10 @@ impl Profile {
         }
     }
 
-    /// Returns the identity attributes that people may change themselves, which must be ignored; and the problems to
-    /// report. Attributes that no user can have are a problem, too. A problem keeps the known marks: if people could
-    /// change a mark, or if Keycloak hid it, they would be enabled again.
+    /// Returns two lists: the identity attributes that people may change themselves, which must be ignored, and the
+    /// problems to report. Attributes that people may change are problems, and so are attributes that no user can have.
+    /// While there is a problem, known marks stay: if people removed a mark themselves, or Keycloak hid it, the
+    /// accounts would be enabled again.
     pub(super) fn judge(&self, names: &AttributeNames) -> (Vec<String>, Vec<String>) {
         let (mut unbelieved, mut problems) = (Vec::new(), Vec::new());
         let is_built_in = |name: &str| BUILT_IN.contains(&name);
@@ -224,12 +225,12 @@ pub(super) struct Scribe<'a> {
     taken: HashSet<Dn>,
     wanted_of_users: Vec<String>,
     wanted_of_groups: Vec<String>,
-    /// Attributes that every user has, and that are left out.
+    /// Attributes of users that are left out.
     left_out: BTreeSet<&'static str>,
 }
 
 impl<'a> Scribe<'a> {
-    /// Makes a scribe that leaves out the attributes `unbelieved` of users.
+    /// Makes a scribe that leaves out the attributes `unbelieved` of all users.
     pub(super) fn new(realm: &'a str, names: &'a AttributeNames, unbelieved: &[String]) -> Self {
         let wanted = |kind, without: &[String]| {
             let mut wanted = names.wanted(kind);
@@ -279,7 +280,7 @@ impl<'a> Scribe<'a> {
         raw.add(b"path", path.as_bytes());
         add(&mut raw, &self.wanted_of_groups, &group.attributes);
         if let Some(attribute) = &self.names.managers {
-            // In a realm there are no DNs, so administrators list managers by name.
+            // A realm has no DNs, so administrators list managers by name.
             for name in group.attributes.get(attribute).into_iter().flatten() {
                 raw.add(attribute.as_bytes(), self.person(name).as_bytes());
             }
@@ -287,8 +288,8 @@ impl<'a> Scribe<'a> {
         raw
     }
 
-    /// Adds a person to a group. A member who was not listed is hidden from us, or was created after the users were
-    /// listed. Such a member gets a DN that no listed user has.
+    /// Adds a person to a group. A member who is not among the listed users is hidden from us, or was created after the
+    /// users were listed, and gets a DN that no listed user has.
     pub(super) fn member(&self, group: &mut RawEntry, member: &Member) {
         let unlisted = || {
             let dn = self.person(&member.username);
@@ -385,7 +386,7 @@ mod tests {
         assert_eq!(judge(profile(&[], Some("ADMIN_EDIT"))), (String::new(), 0));
         assert_eq!(judge(profile(&[], Some("ADMIN_VIEW"))), (String::new(), 0));
         assert_eq!(judge(profile(&[], Some("ENABLED"))), ("uidNumber gidNumber homeDirectory".to_owned(), 3));
-        assert_eq!(judge(profile(&[], None)), (String::new(), 2), "no user can have uidNumber or gidNumber");
+        assert_eq!(judge(profile(&[], None)), (String::new(), 2), "users can have neither uidNumber nor gidNumber");
         let declared: [(&str, &[&str]); 2] = [("uidNumber", &["admin"]), ("gidNumber", &["admin", "user"])];
         assert_eq!(judge(profile(&declared, None)), ("gidNumber".to_owned(), 1));
 
@@ -396,7 +397,10 @@ mod tests {
         let (unbelieved, problems) = default().judge(&by(EMAIL));
         assert_eq!((unbelieved.join(" "), problems.len()), (EMAIL.to_owned(), 1));
         let alice = user(&json!({"email": "bob@example.org"}));
-        assert!(!Scribe::new("r", &names, &unbelieved).user(&alice).has(EMAIL), "it identifies nobody");
+        assert!(
+            !Scribe::new("r", &names, &unbelieved).user(&alice).has(EMAIL),
+            "a mail address that people can change identifies nobody"
+        );
         assert!(Scribe::new("r", &names, &[]).user(&alice).has(EMAIL));
         assert_eq!(default().judge(&by(USERNAME)).1, [""; 0]);
         assert_eq!(judge(default()), (String::new(), 0), "the mail address is only shown");

@@ -11,7 +11,7 @@ use crate::source::{CONNECT_TIMEOUT, Secret, SourceError, TIMEOUT};
 /// some seconds.
 pub const INTERVAL: Duration = Duration::from_mins(5);
 /// Entries that are requested in one page, as Keycloak's own console does. Keycloak searches for each user of a page
-/// among all users before it (26.4, just started: 0.7 s for 100, 10 s for 1,000, 220 s for 5,000).
+/// among all users before that user (26.4, just started: 0.7 s for 100, 10 s for 1,000, 220 s for 5,000).
 pub const PAGE_SIZE: u32 = 100;
 
 /// How a realm is reached, and with which client.
@@ -37,7 +37,8 @@ pub struct KeycloakConfig {
     pub connect_timeout: Duration,
     /// The limit of each request.
     pub timeout: Duration,
-    /// Ids of users that Bursar created for people of other sources. They are not entries of this source.
+    /// Ids of users that Bursar created for people of other sources. These users do not count as entries of this
+    /// source.
     pub made: BTreeSet<String>,
 }
 

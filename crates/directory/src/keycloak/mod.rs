@@ -1,9 +1,9 @@
 //! Reads the users and groups of a Keycloak realm with its administration API, in full and page by page, because
 //! Keycloak reports no changes.
 //!
-//! Each failure becomes a reason in [`RawRead::problems`]. So does a list from which something was removed during the
-//! read: the number of listed entries, and the count after the read, must not be less than the count before. Additions
-//! are harmless. [`Administration`] makes all changes in a realm.
+//! Each failure becomes a reason in [`RawRead::problems`], and so does a list from which something was removed during
+//! the read: neither the number of listed entries nor the count after the read may be less than the count before.
+//! Additions are harmless. [`Administration`] makes all changes in a realm.
 
 mod administration;
 mod answer;
@@ -28,7 +28,7 @@ use crate::entry::raw::RawEntry;
 use crate::progress;
 use crate::source::SourceConfig;
 
-/// Requests entries with all their attributes, or without.
+/// The query that requests entries with all their attributes.
 const WHOLE: [(&str, &str); 1] = [("briefRepresentation", "false")];
 const BRIEF: [(&str, &str); 1] = [("briefRepresentation", "true")];
 
@@ -100,8 +100,8 @@ async fn read_users(
     });
     let listed = listed.await?;
     let after: usize = session.get(&["users", "count"], &[]).await?;
-    // A client that may search for users but not see any gets the count of all users and an empty list. A user who was
-    // added during the read may be missing now, and is in the next read.
+    // A client that may search for users but not view them gets the count of all users and an empty list. A user who
+    // was added during the read may be missing now, and is in the next read.
     let same = listed == 0 || (listed >= before && after >= before);
     if same { Ok(listed) } else { Err(RealmError::Changed(User::WHAT)) }
 }

@@ -16,20 +16,20 @@ use super::config::KeycloakConfig;
 use crate::source::Secret;
 use crate::tls::{TlsError, client_config};
 
-/// What went wrong while talking to a realm.
+/// An error while talking to a realm.
 #[derive(Debug, thiserror::Error)]
 pub enum RealmError {
     /// The configuration is wrong. `SourceConfig::check` finds this first.
     #[error("url or client_secret is not usable")]
     Config,
-    /// No usable issuer, or an unusable certificate.
+    /// There is no usable issuer, or the certificate is unusable.
     #[error("cannot use TLS")]
     Tls(#[from] TlsError),
     #[error("cannot connect; see url and ca")]
     Connect(#[source] reqwest::Error),
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The connection ended, or what arrived is not HTTP.
+    /// The connection ended, or the answer is not HTTP.
     #[error("connection lost")]
     Lost(#[source] reqwest::Error),
     /// The realm refused to give us a token.
@@ -79,8 +79,8 @@ pub enum RealmError {
         why: String,
         role: &'static str,
     },
-    /// The list of users is empty, although Bursar has created some. A client that may search for users but not see any
-    /// gets an empty list.
+    /// The list of users is empty, although Bursar has created some. A client that may search for users but not view
+    /// them gets an empty list.
     #[error("the realm shows no users, although Bursar created some; check that its client has the role manage-users")]
     Nobody,
     /// The client that owns the roles does not exist.
@@ -108,7 +108,7 @@ pub enum RealmError {
     Changed(&'static str),
 }
 
-/// A session with one realm; it is used for one pass.
+/// A session with one realm, used for one pass.
 #[derive(Debug)]
 pub(super) struct Session {
     config: KeycloakConfig,
@@ -136,7 +136,7 @@ impl Session {
             .tls_backend_preconfigured((*trust).clone())
             .connect_timeout(config.connect_timeout)
             .timeout(config.timeout)
-            // The token is only for this server, so requests follow no redirect and use no proxy.
+            // The token is meant only for this server, so requests follow no redirect and use no proxy.
             .redirect(redirect::Policy::none())
             .no_proxy();
         let http = http.build().map_err(RealmError::Connect)?;
@@ -262,8 +262,8 @@ impl Session {
     }
 
     /// Reads a whole list, page by page. Each page overlaps the previous one by its last entry. If entries were added
-    /// before that entry meanwhile, the page begins with entries that were shown already. If it begins with anything
-    /// else, an entry was removed, and the entries between the pages were skipped.
+    /// before that entry meanwhile, the page begins with entries that were shown already. If the page begins with
+    /// anything else, an entry was removed, and the entries between the pages were skipped.
     pub(super) async fn list<T: Listed + DeserializeOwned>(
         &mut self,
         path: &[&str],
@@ -284,11 +284,11 @@ impl Session {
             let (count, full) = (page.len(), page.len() >= size + overlap);
             let begins = page.iter().position(|item| Some(item.id()) == last.as_deref());
             let moved = page.iter().any(|item| seen.contains(item.id()));
-            // Before the last entry are only known entries and those that were added meanwhile.
+            // The entries before the last entry are known, or were added meanwhile.
             let before = match (&last, begins) {
                 (None, _) => 0,
                 (Some(_), Some(place)) => place + 1,
-                // More entries were added before it than a page holds.
+                // More entries were added before this entry than a page holds.
                 (Some(_), None) if full && moved => count,
                 (Some(_), None) => return Err(RealmError::Changed(T::WHAT)),
             };

@@ -1,10 +1,10 @@
 //! Reads the changes of an Active Directory from a domain controller: by `DirSync` ([`super::dirsync`]), or else by
 //! `uSNChanged`, the controller's own count of changes (MS-ADTS 3.1.1.1.9).
 //!
-//! Both only say which objects to look at. Each of these objects is then requested as in a full read
-//! ([`super::moved`]). Neither shows which objects left a tree, which are in a moved container, or which became visible
-//! to us. These are found by comparing the mirror with a list of all names. If a step fails, the cache stays as it was,
-//! and everything is read again.
+//! Both ways report only the ids of changed objects. Each of these objects is then requested as in a full read
+//! ([`super::moved`]). Neither way reports objects that left a tree, that are in a moved container, or that became
+//! visible to us. Such objects are found by comparing the mirror with a list of all names. If a step fails, the cache
+//! is kept unchanged, and everything is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -37,7 +37,8 @@ const SHOW_DELETED: &str = "1.2.840.113556.1.4.417";
 const DELETED_OBJECTS: &str = "18e2ea80684f11d2b9aa00c04f79f805";
 /// `FLAG_ATTR_NOT_REPLICATED` and `FLAG_ATTR_IS_CONSTRUCTED` (MS-ADTS 2.2.10): changes of such values are not reported.
 const UNTOLD: i64 = 1 | 4;
-/// Attributes that the schema calls not replicated, but that never change, or change only with the name.
+/// Attributes that the schema marks as not replicated, although changes need no report: the attributes never change, or
+/// change only with the name.
 const TOLD_OTHERWISE: [&str; 2] = ["objectguid", "distinguishedname"];
 
 /// Returns all objects as they are now: `kept` with the changes since then, or a first read if it is `None`; see
@@ -64,7 +65,7 @@ pub(super) async fn refresh(
             Err(error) => connection = after(error, connection, search, config, source).await?,
         }
     }
-    // The mark is taken before everything is read, so what changes meanwhile is reported by the next pass.
+    // The mark is taken before everything is read, so changes that happen meanwhile are reported in the next pass.
     let marking = mark(&mut connection.ldap, config, source);
     let mark = match AssertUnwindSafe(marking).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable)) {
         Ok(mark) => mark,
@@ -83,7 +84,7 @@ pub(super) async fn refresh(
     }
 }
 
-/// Returns a connection on which everything can be read, after reading the changes failed.
+/// Returns a connection on which everything can be read, after reading the changes has failed.
 async fn after(
     error: ReadError,
     mut connection: Connection,
@@ -143,7 +144,8 @@ fn within(base: &str, root: &Dn) -> bool {
     Dn::parse(base).is_within(root)
 }
 
-/// Returns the state after `kept`; `None` if changes cannot follow it and everything must be read again.
+/// Returns the state after `kept`; `None` if the server cannot report the changes since `kept`, so that everything must
+/// be read again.
 async fn advance(
     ldap: &mut Ldap,
     config: &LdapConfig,
@@ -228,7 +230,7 @@ impl Controller {
     }
 }
 
-/// Returns, for those `names` that are in the schema, whether changes of the attribute's values are reported.
+/// Returns, for each of `names` that is in the schema, whether changes of the attribute's values are reported.
 async fn told(
     ldap: &mut Ldap,
     schema: &str,

@@ -21,17 +21,17 @@ use crate::tls::{TlsError, client_config};
 /// hours is too long to wait for a server that lost power, because a pass takes only seconds.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// What went wrong while talking to a server.
+/// An error while talking to a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The URL is `ldap://` without `starttls`. `SourceConfig::check` refuses this earlier, too.
+    /// The URL is `ldap://` without `starttls`. `SourceConfig::check` refuses such a URL earlier, too.
     #[error("the connection would send the password in plain text; set starttls or allow_plaintext")]
     Plaintext,
-    /// RFC 4513, 5.1.2: many servers answer a bind with a name and no password with success, and then show what
-    /// anonymous clients see.
+    /// RFC 4513, 5.1.2: many servers answer a bind with a name and without a password with success, and then treat the
+    /// client as anonymous.
     #[error("bind_dn has no password; set password")]
     NoPassword,
-    /// No usable issuer, or an unusable certificate of our own.
+    /// There is no usable issuer, or our own certificate is unusable.
     #[error("cannot use TLS")]
     Tls(#[from] TlsError),
     #[error("cannot connect")]
@@ -49,12 +49,12 @@ pub enum ReadError {
         name: String,
         /// The result and the server's own text.
         why: String,
-        /// Other servers would refuse the bind too, and count it as one more wrong password.
+        /// Whether other servers would refuse the bind too, and count one more wrong password.
         for_good: bool,
     },
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The connection ended, or what arrived is not LDAP.
+    /// The connection ended, or the answer is not LDAP.
     #[error("connection lost")]
     Lost(#[source] LdapError),
     #[error("connection lost: the server closed it")]
@@ -62,7 +62,7 @@ pub enum ReadError {
     /// The result of a search is not success.
     #[error("{0}")]
     Answer(String),
-    /// What arrived is not a valid answer. ldap3 panics at some malformed messages.
+    /// The answer is not valid. ldap3 panics at some malformed messages.
     #[error("the server's answer could not be parsed")]
     Unparsable,
 }
@@ -107,8 +107,8 @@ impl Drop for Connection {
     }
 }
 
-/// Connects to the first of `servers`, from index `next` on, that accepts our bind. The reasons why servers before it,
-/// or all, were skipped are added to `failures`.
+/// Connects to the first of `servers`, from index `next` on, that accepts our bind. The reasons why other servers were
+/// skipped are added to `failures`.
 pub(super) async fn connect_next(
     config: &LdapConfig,
     servers: &[ServerUrl],
@@ -120,7 +120,7 @@ pub(super) async fn connect_next(
         *next += 1;
         let server = url.to_string();
         if let Some(why) = refusals.standing(config, &server, now()) {
-            // One refusal can keep us from several servers, and is reported only once.
+            // The same refusal by several servers is reported only once.
             if !failures.iter().any(|known| why.starts_with(known)) {
                 failures.push(why);
             }

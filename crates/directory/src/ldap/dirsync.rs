@@ -1,8 +1,8 @@
 //! Asks an Active Directory what changed since one of its cookies (`LDAP_SERVER_DIRSYNC_OID`, MS-ADTS 3.1.1.3.4.1.3).
 //!
 //! The answer is used only to learn which objects changed. Their state is requested as in a full read, so that entries
-//! are interpreted in one way only. No special right is needed, as long as the account asks only for what it may see.
-//! The server leaves out what the account may not see; for most accounts, this includes deleted objects.
+//! are interpreted in one way only. The account needs no special right, because it asks only for objects that it may
+//! see. The server leaves out all others; for most accounts, these include deleted objects.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,12 +29,12 @@ const INTEGER: u8 = 0x02;
 const OCTET_STRING: u8 = 0x04;
 const SEQUENCE: u8 = 0x30;
 
-/// What changed since a cookie.
+/// The changes since a cookie.
 #[derive(Debug, Default)]
 pub(super) struct Changed {
     /// The `objectGUID` of each object that changed, was added or was removed.
     pub(super) ids: BTreeSet<Id>,
-    /// Whether an object was renamed or moved. Objects beneath it then have new DNs, which are not reported.
+    /// Whether an object was renamed or moved. Objects beneath the moved object have new DNs, which are not reported.
     pub(super) moved: bool,
     /// The cookie of the next request.
     pub(super) cookie: Vec<u8>,
@@ -92,7 +92,7 @@ async fn answer(
         let entry = raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
         let id = entry.values("objectGUID").next().ok_or(ReadError::Unparsable)?;
         changed.ids.insert(id.to_vec());
-        // Deletion also gives an object a new name, but nothing was beneath the object.
+        // Deletion also renames an object, but a deleted object had no objects beneath it.
         changed.moved |= entry.has("name") && !entry.has("isDeleted");
     }
     let end = stream.finish().await;

@@ -1,5 +1,5 @@
-//! Follows a server that pushes each change (RFC 4533, refreshAndPersist). One task for each source keeps the mirror
-//! fresh and reports when it changed.
+//! Follows a server that pushes each change (RFC 4533, refreshAndPersist). One task for each source keeps the mirror up
+//! to date and reports its changes.
 //!
 //! The cache is up to date as long as the connection answers. A heartbeat sends other requests on the same connection,
 //! because a search that waits for changes looks the same on a dead connection. While the task is not connected, each
@@ -30,7 +30,8 @@ use crate::sync::kept::{Kept, ServerHistory, SyncCache};
 /// Changes that arrive within this time are taken together, because one change often consists of several (a tool has
 /// two entries). The delay is too short to be noticed.
 const SETTLES: Duration = Duration::from_millis(50);
-/// How often the server is asked whether it is alive. A dead server is noticed after this and the source's `timeout`.
+/// How often the server is asked whether it is alive. A dead server is noticed after this time plus the source's
+/// `timeout`.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How often the task checks whether another read replaced the cache.
 const LOOK: Duration = Duration::from_secs(1);
@@ -129,9 +130,9 @@ struct Following<'a> {
     changed: &'a Notify,
     server: &'a str,
     known: Arc<Kept>,
-    /// How often the cache had been found wrong before `known` was taken from it.
+    /// How often the cache had been found wrong when `known` was taken from it.
     found_wrong: u64,
-    /// What the server sent since `known`, by tree.
+    /// The messages of the server since `known`, by tree.
     trees: BTreeMap<AccountKind, Told>,
     /// Whether `known` is in the cache, and is up to date.
     live: bool,
@@ -199,7 +200,7 @@ impl Following<'_> {
         self.trees.get_mut(&kind).map_or(Ok(()), |told| told.take(item))
     }
 
-    /// Stores what the server sent.
+    /// Stores the messages of the server.
     fn keep(&mut self) -> Result<(), ReadError> {
         if !self.live {
             believe(&self.known, &self.trees)?;
@@ -223,7 +224,7 @@ impl Following<'_> {
         Ok(())
     }
 
-    /// Fails if the cache was dropped, because a comparison with a full read found it wrong.
+    /// Fails if the cache was dropped because a comparison with a full read found errors in it.
     fn look(&self) -> Result<(), ReadError> {
         if self.memory.found_wrong(&self.source.name) == self.found_wrong { Ok(()) } else { Err(found_wrong()) }
     }
@@ -235,8 +236,8 @@ fn found_wrong() -> ReadError {
 
 type Items<'s> = BoxStream<'s, (AccountKind, Result<ResultEntry, ReadError>)>;
 
-/// Ends when the server does not answer. The heartbeat asks for the replication state, and stores it: what the server
-/// pushes is at least as new.
+/// Ends when the server does not answer. The heartbeat asks for the replication state and stores it. The pushed changes
+/// are at least as new as this state.
 async fn beat(
     mut ldap: Ldap,
     config: &LdapConfig,

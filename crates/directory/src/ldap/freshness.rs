@@ -19,7 +19,7 @@ use crate::entry::assemble::KINDS;
 use crate::entry::raw::RawEntry;
 use crate::source::{LdapConfig, SourceConfig};
 
-/// The time of an entry's last change: OpenLDAP's attribute, and that of other servers. `whenChanged` is not used,
+/// The time of an entry's last change: OpenLDAP's attribute, and the one of other servers. `whenChanged` is not used,
 /// because each domain controller has its own value.
 pub(super) const STAMPS: [&str; 2] = ["entryCSN", "modifyTimestamp"];
 /// Returns the attributes with the time of the last change that are requested of each entry of `source`.
@@ -29,7 +29,7 @@ pub(super) fn stamps(source: &SourceConfig) -> impl Iterator<Item = String> {
 
 /// The newest changes of a database of OpenLDAP (RFC 4533 leaves the name to the server).
 const CONTEXT_CSN: &str = "contextCSN";
-/// The most entries that are searched for one that a server must have.
+/// The most entries that are searched for an entry that a server must have.
 const SOME: i32 = 50;
 
 /// Reads the state of the server before the entries, so that the entries are at least as new. Malformed messages make
@@ -145,8 +145,8 @@ pub(super) fn witness(source: &SourceConfig, entry: &RawEntry) -> Option<(Direct
     Some((DirectoryId(text), stamp))
 }
 
-/// Returns the times of the last changes after the server reported the entries `told`. An entry that went back to an
-/// older time is always contained, because it is the evidence that the server is behind.
+/// Returns the known times of last changes, updated by the entries `told` that the server reported. An entry whose time
+/// went back is always contained, because it proves that the server is behind.
 pub(super) fn witnesses_after(
     known: &BTreeMap<DirectoryId, Stamp>,
     told: impl Iterator<Item = (DirectoryId, Stamp)>,

@@ -34,8 +34,8 @@ struct Answer {
     places: BTreeMap<DirectoryId, Place>,
 }
 
-/// Returns what each server says about the accounts that are `due`. The server with the newest changes comes first; if
-/// several are equal, the one that `answered` the read.
+/// Returns each server's answer about the accounts that are `due`. The server with the newest changes comes first; if
+/// several are equal, the server that `answered` the read comes first.
 pub(crate) async fn look_up(
     config: &LdapConfig,
     source: &SourceConfig,
@@ -90,8 +90,8 @@ async fn places(
         let ids = any_of(source, some);
         for suffix in &suffixes {
             let found = match search(&mut connection.ldap, source, suffix, &ids, limit).await {
-                // We may not search this suffix, so an entry that was moved there counts as gone. The searches of the
-                // bases must succeed.
+                // We are not allowed to search this suffix, so an entry that was moved there counts as gone. Only the
+                // searches of the bases must succeed.
                 Err(ReadError::Answer(why)) => {
                     tracing::debug!(source = source.name, suffix, why, "not searched for absent accounts");
                     Vec::new()

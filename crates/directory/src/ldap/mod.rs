@@ -42,14 +42,14 @@ use crate::progress;
 use crate::source::{LdapConfig, SourceConfig, Tree};
 use crate::sync::kept::{Kept, ServerHistory};
 
-/// How long to let entries accumulate before they are taken. A server sends each entry by itself, and waking up for
-/// each takes longer than reading it.
+/// How long to let entries accumulate before they are taken. A server sends each entry separately, and waking up for an
+/// entry takes longer than reading it.
 const COALESCE: Duration = Duration::from_micros(250);
 /// The number of consecutive pages without entries after which a read fails, because the server might never finish.
 /// Access rules that hide entries cause a few such pages.
 const EMPTY_PAGES: u32 = 100;
 
-/// Reads all trees of `source` from the first server that accepts our bind and is not behind what is known.
+/// Reads all trees of `source` from the first server that accepts our bind and is not behind the known state.
 pub async fn read(config: &LdapConfig, source: &SourceConfig, history: &ServerHistory) -> RawRead {
     let mut search = Search::new(history);
     loop {
@@ -65,7 +65,7 @@ pub async fn read(config: &LdapConfig, source: &SourceConfig, history: &ServerHi
 }
 
 /// Returns all entries of `source` as they are now: `kept` with the changes since then, or a first read if it is
-/// `None`. Returns `Err` with a full read if the server cannot report changes, and with an incomplete one if the read
+/// `None`. Returns `Err` with a full read if the server cannot report changes, and with an incomplete read if the read
 /// failed.
 pub(super) async fn refresh(
     config: &LdapConfig,
@@ -155,8 +155,8 @@ async fn read_tree(
 /// Reads `attributes` of the entries that `tree` matches, page by page (RFC 2696). Each entry is added to `entries` as
 /// soon as it arrives; missing values of long attributes are read at the end.
 ///
-/// The pages are requested here and not by ldap3's adapter, because that checks only the result of the last page. Every
-/// page must answer with success, and no referral may be left to follow.
+/// The pages are requested here and not by ldap3's adapter, because the adapter checks only the result of the last
+/// page. Every page must answer with success, and without a referral to follow.
 async fn read_matching(
     ldap: &mut Ldap,
     config: &LdapConfig,
@@ -205,8 +205,8 @@ async fn read_matching(
     }
 }
 
-/// Returns the attributes to request, and those with the time of the last change. If the configuration limits how many
-/// members are requested at once, only the first part of the members is requested.
+/// Returns the attributes to request, including the attributes with the time of the last change. If the configuration
+/// limits how many members are requested at once, only the first part of the members is requested.
 fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<String> {
     let is_long = |name: &String| source.attributes.member_dns.iter().any(|long| long.eq_ignore_ascii_case(name));
     let part = |name: String| match config.members_at_once {
@@ -239,8 +239,8 @@ async fn read_page(
         if item.is_ref() {
             into.referrals.extend(parse_refs(item.0));
         } else if item.is_intermediate() {
-            // RFC 4511, 4.13: a server sends an intermediate response only if it was requested. It arrived instead of
-            // an entry.
+            // RFC 4511, 4.13: a server sends an intermediate response only if it was requested. Bursar did not request
+            // one, so an entry may be missing.
             return Err(ReadError::Unparsable);
         } else {
             let at = into.entries.len();

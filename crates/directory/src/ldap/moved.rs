@@ -28,7 +28,8 @@ const USN: &str = "uSNChanged";
 const AT_ONCE: usize = 100;
 /// The most objects that are requested by their ids. For more, a full read is less work.
 const MANY: usize = 2_000;
-/// The most rounds from changed objects to the groups that name them. One is enough unless names change meanwhile.
+/// The most rounds from changed objects to the groups that name them. One round is enough unless names change
+/// meanwhile.
 const ROUNDS: usize = 8;
 
 /// Lists the objects of the trees, and returns the ids that were added, removed or renamed since `mirror`, or changed
@@ -88,7 +89,7 @@ struct Names {
     taken: Vec<String>,
 }
 
-/// A mirror, and what was read since.
+/// A mirror, and the entries that were read since.
 struct Now<'a> {
     mirror: &'a Mirror,
     /// The new entries; `None` if an object is gone.
@@ -162,8 +163,8 @@ impl Now<'_> {
         holding
     }
 
-    /// Returns the ids of entries that name one of `taken` on the server. The mirror cannot tell: an entry may have
-    /// named the object before the mirror knew the object, or by an older DN.
+    /// Returns the ids of entries that name one of `taken` on the server. The mirror does not know all of them: an
+    /// entry may have named the object before the mirror knew the object, or by an older DN.
     async fn naming(
         &self,
         ldap: &mut Ldap,

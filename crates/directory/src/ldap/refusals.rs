@@ -15,17 +15,18 @@ const FIRST_PAUSE: Duration = Duration::from_mins(5);
 /// time.
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 
-/// What the servers of one source answered to binds. Clones share the state.
+/// The answers of the servers of one source to binds. Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Refusals(Arc<Mutex<Answers>>);
 
 #[derive(Debug, Default)]
 struct Answers {
-    /// The configuration that the answers are about. If it changes, they are dropped, and binds are tried at once.
+    /// The configuration that the answers are about. If the configuration changes, the answers are dropped, and binds
+    /// are tried at once.
     asked: Option<LdapConfig>,
     refused: BTreeMap<String, Refused>,
-    /// Servers that accepted our bind. While another server refuses it, only these are asked, because all of them most
-    /// likely check the same account.
+    /// Servers that accepted our bind. While another server refuses our bind, only these servers are asked, because all
+    /// servers most likely check the same account.
     accepted: BTreeSet<String>,
 }
 

@@ -1,4 +1,5 @@
-//! Selects the server of a source that answers: the first one that accepts our bind and is not behind what is known.
+//! Selects the server of a source that answers: the first one that accepts our bind and is not behind the state that
+//! was read before.
 
 use std::ops::ControlFlow;
 
@@ -28,8 +29,8 @@ impl<'a> Search<'a> {
         Self { history, servers: None, next: 0, failures: Vec::new(), behind: Vec::new() }
     }
 
-    /// Connects to the next server that accepts our bind and whose own marks say that it is not behind. If there is
-    /// none, returns `Err` with an empty read that holds the reasons.
+    /// Connects to the next server that accepts our bind and whose own marks show that it is not behind. If there is no
+    /// such server, returns `Err` with an empty read that holds the reasons.
     pub(super) async fn open(&mut self, config: &LdapConfig, source: &SourceConfig) -> Result<Connection, RawRead> {
         let servers = if let Some(servers) = self.servers.take() {
             servers
@@ -79,8 +80,8 @@ impl<'a> Search<'a> {
         self.next = self.next.saturating_sub(1);
     }
 
-    /// Decides whether the read is used (`Break`), or the next server is asked because this one shows older entries
-    /// than are known.
+    /// Decides whether the read is used (`Break`). Otherwise the next server is asked, because this server shows older
+    /// entries than are known.
     pub(super) fn judge(&mut self, mut raw: RawRead) -> ControlFlow<RawRead> {
         let Some(server) = raw.server.clone() else {
             raw.behind.extend(std::mem::take(&mut self.behind));
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     fn entry(text: &str) -> Marks {
-        let stamp = Stamp::parse(text).expect("a valid time");
+        let stamp = Stamp::parse(text).expect("the time is valid");
         Marks { entries: BTreeMap::from([(DirectoryId("a".to_owned()), stamp)]), ..Marks::default() }
     }
 
@@ -138,7 +139,7 @@ mod tests {
     fn an_answer_with_one_entry_from_a_slow_clock_is_used_after_five_minutes() {
         let shown = entry("20261122100000Z");
         for (time, is_used) in [("2026-11-22T10:06:39Z", false), ("2026-11-22T10:06:40Z", true)] {
-            let now: Timestamp = time.parse().expect("a valid time");
+            let now: Timestamp = time.parse().expect("the time is valid");
             let marks = Arc::new(entry("20261122100140Z"));
             let history = ServerHistory { marks, now, ..ServerHistory::default() };
             let judged = Search::new(&history).judge_marks("a", &shown);

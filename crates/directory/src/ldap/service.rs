@@ -21,8 +21,8 @@ const UDP_SIZE: u16 = 1232;
 const SRV: u16 = 33;
 const OPT: u16 = 41;
 
-/// Returns the servers of `config` in the order in which they are tried. The reasons why some could not be found are
-/// added to `failures`.
+/// Returns the servers of `config` in the order in which they are tried. The reasons why some servers could not be
+/// found are added to `failures`.
 pub(super) async fn servers(config: &LdapConfig, failures: &mut Vec<String>) -> Vec<ServerUrl> {
     let mut servers = Vec::new();
     for text in &config.urls {
@@ -93,8 +93,8 @@ fn nameservers(text: &str) -> Vec<SocketAddr> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Record {
     priority: u16,
-    /// Among servers of one priority, the heaviest comes first. This always selects the same server, so that it can be
-    /// asked for changes.
+    /// Among servers of one priority, the heaviest comes first. The choice is always the same, because a server can be
+    /// asked only for changes since its own last answer.
     weight: std::cmp::Reverse<u16>,
     host: String,
     port: u16,
@@ -152,7 +152,7 @@ async fn ask(server: SocketAddr, name: &str) -> Result<Vec<Record>, String> {
     records(&answer)
 }
 
-/// Returns a number that a stranger cannot easily guess. Otherwise, the network between us and our nameserver is
+/// Returns a number that a stranger cannot easily guess. Apart from that, the network between us and our nameserver is
 /// trusted.
 #[expect(clippy::disallowed_methods, reason = "a number, and no time")]
 fn id() -> u16 {

@@ -2,11 +2,11 @@
 //! and a later search with this cookie returns the changes since then.
 //!
 //! A refresh is collected first and then applied as a whole. If the answer does not fit (the server does not know the
-//! cookie, or calls an entry unchanged that it never sent), the refresh starts again with new cookies and a full read.
-//! That a server does not name an entry does not prove that the entry was deleted, neither in a first refresh nor if
-//! the changes are older than the session log: after a crash, `slapd` does not name entries written after its last
-//! checkpoint (`contextCSN`) until the next write. In that case everything is read, too. A server that cannot report
-//! changes is read in full each time. If a connection ends early, the cache stays as it was.
+//! cookie, or reports an entry as unchanged that it never sent), the refresh starts again with new cookies and a full
+//! read. In a first refresh, or if the changes are older than the session log, the server names the entries that are
+//! left. An entry that it does not name need not be deleted: after a crash, `slapd` does not name entries written after
+//! its last checkpoint (`contextCSN`) until the next write. Therefore everything is read in this case, too. A server
+//! that cannot report changes is read in full each time. If a connection ends early, the cache stays as it was.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +37,7 @@ const SYNC_REQUEST: &str = "1.3.6.1.4.1.4203.1.9.1.1";
 const ID_LENGTH: usize = 16;
 /// The attribute with an entry's id (RFC 4530).
 const ENTRY_UUID: &str = "entryUUID";
-/// The number of messages that share the time limit of one page.
+/// The number of messages that must arrive within the time limit of one page.
 const PAGE: usize = 1000;
 
 /// Returns all entries as they are now; see [`crate::sync::incremental`].
@@ -82,8 +82,8 @@ pub(super) async fn refresh(
 /// The result of asking for changes.
 enum Advance {
     Told(Box<Kept>),
-    /// The server named the entries that are left, but not those that are gone. After a full read, changes can be read
-    /// from these cookies on.
+    /// The server named the entries that are left, but not the deleted entries. After a full read, changes can be
+    /// requested with these cookies.
     Silence(BTreeMap<AccountKind, Vec<u8>>),
 }
 
@@ -126,7 +126,7 @@ async fn advance(
     Ok(Advance::Told(Box::new(Kept { marks, ..kept })))
 }
 
-/// Returns the cookies from which changes can be asked, if everything is read afterwards. What the server sends is
+/// Returns the cookies from which changes can be asked, if everything is read afterwards. The server's messages are
 /// checked, but not kept.
 async fn begin(
     connection: &mut Connection,
@@ -175,8 +175,8 @@ fn uuid(text: &str) -> Option<Id> {
     id.filter(|id| id.len() == ID_LENGTH)
 }
 
-/// Fails if the server sent entries again that are known. `slapd` answers a cookie without content with all entries, as
-/// changes, and names no deletions.
+/// Fails if the server sent known entries again. If a cookie has no content, `slapd` sends all entries as changes, and
+/// names no deletions.
 pub(super) fn believe(known: &Kept, trees: &BTreeMap<AccountKind, Told>) -> Result<(), ReadError> {
     let again = |(kind, told): (&AccountKind, &Told)| known.mirror.is_told_again_by(*kind, &told.news);
     if trees.iter().any(again) {
@@ -238,11 +238,11 @@ pub(super) async fn ask(
     timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)
 }
 
-/// What the server sent about one tree.
+/// The messages of the server about one tree.
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) news: News,
-    /// The cookie of the request, until the server sends another. An empty cookie counts: it says that there is none.
+    /// The cookie of the request, until the server sends another. An empty cookie counts too: the server has none.
     cookie: Option<Vec<u8>>,
     /// Whether everything that changed before the search began has arrived.
     pub(super) refreshed: bool,
@@ -251,7 +251,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Returns a value without changes, for a search that continues from `known` in the tree of `kind`.
+    /// Returns an empty value for a search that continues from `known` in the tree of `kind`.
     pub(super) fn since(known: Option<&Kept>, kind: AccountKind) -> Self {
         let cookie = known.and_then(|known| match &known.mark {
             Mark::Syncrepl(cookies) => cookies.get(&kind).cloned(),
@@ -261,7 +261,7 @@ impl Told {
         Self { news, cookie, refreshed: false, keeps: true }
     }
 
-    /// Takes out what the server sent so far, and continues from its cookie.
+    /// Takes the messages so far out, and continues from their cookie.
     pub(super) fn next(&mut self) -> Self {
         let next = Self { news: News::default(), cookie: self.cookie.clone(), ..*self };
         std::mem::replace(self, next)
@@ -278,11 +278,11 @@ impl Told {
     }
 
     fn set_cookie(&mut self, cookie: Option<Vec<u8>>) {
-        // `None`: nothing changed, and the old cookie stays valid.
+        // `None` means that nothing changed, and the old cookie stays valid.
         self.cookie = cookie.or_else(|| self.cookie.take());
     }
 
-    /// Takes everything that a search returns until it ends.
+    /// Takes all messages of a search until it ends.
     async fn refresh(&mut self, stream: &mut Stream, limit: Duration) -> Result<(), ReadError> {
         let mut ended = false;
         while !ended {
@@ -314,8 +314,8 @@ impl Told {
         Ok(())
     }
 
-    /// Handles a list of all entries that are left. If an entry is gone, the server's state has changed, so the server
-    /// must have sent a cookie.
+    /// Handles a list of all entries that are left. If a known entry is not in the list, the server's state has
+    /// changed, so the server must have sent a cookie.
     fn only_what_was_told(&mut self, cookie: Option<&Vec<u8>>) -> Result<(), ReadError> {
         if self.cookie.is_some() && cookie.is_none() {
             return Err(ReadError::Answer(
@@ -326,7 +326,7 @@ impl Told {
         Ok(())
     }
 
-    /// Takes one message. ldap3 panics at some malformed ones; a panic becomes an error.
+    /// Takes one message. ldap3 panics at some malformed messages; a panic becomes an error.
     pub(super) fn take(&mut self, item: ResultEntry) -> Result<(), ReadError> {
         catch_unwind(AssertUnwindSafe(|| self.take_well_formed(item))).unwrap_or(Err(ReadError::Unparsable))
     }

@@ -1,12 +1,13 @@
-//! Compares a full read with the entries that incremental reads led to. PURE: no runtime, no client, no file system, no
-//! clock.
+//! Compares a full read with the entries that result from incremental reads. PURE: no runtime, no client, no file
+//! system, no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bursar_core::identity::{AccountKind, DirectoryId};
 use bursar_core::snapshot::{Comparison, Entry, RejectedEntry, SourceRead};
 
-/// The most differences that are listed. Further ones are only counted, because they usually have the same cause.
+/// The most differences that are listed. Further differences are only counted, because they usually have the same
+/// cause.
 const TOLD: usize = 20;
 
 /// Returns the differences between `full` and `after`, the incremental state. Entries that changed between `before` and

@@ -1,5 +1,5 @@
-//! Reads one source in one pass: in full, or only the changes since the last pass. If something fails on the way, the
-//! cache stays as it was, and the pass either is partial or reads in full what could not be read incrementally.
+//! Reads one source in one pass: in full, or only the changes since the last pass. If something fails, the cache stays
+//! as it was, and the pass is either partial or replaced by a full read.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The cache of each source between two reads. It is only in memory, so that there is no second copy of the directory
-//! on disk; after a restart everything is read again. PURE: no runtime, no client, no file system, no clock.
+//! on disk; after a restart, everything is read again. PURE: no runtime, no client, no file system, no clock.
 //!
-//! The entries, and the mark of the server after which changes are missing, are one value. It is only replaced as a
-//! whole, so the two cannot disagree.
+//! The entries and the server's mark, up to which they contain all changes, are one value. The value is only replaced
+//! as a whole, so the two cannot disagree.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -22,7 +22,7 @@ use crate::sync::mirror::Mirror;
 pub struct Kept {
     /// The configuration of the read, including the account. If it differs, the cache is not used.
     pub asked: SourceConfig,
-    /// The server that answered. Marks of another server may mean something else.
+    /// The server that answered. The marks of another server have another meaning.
     pub server: String,
     /// The replication state that the server showed.
     pub marks: Marks,
@@ -34,7 +34,7 @@ pub struct Kept {
     pub mirror: Mirror,
 }
 
-/// A position in the changes of a server, in the server's own form. It is never empty, because an empty mark would
+/// A position in the changes of a server, in the server's own form. A mark is never empty, because an empty mark would
 /// request everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
@@ -70,18 +70,18 @@ struct Slot {
     live: bool,
     /// How often the entries were found wrong. A task that follows the server from wrong entries must start again.
     found_wrong: u64,
-    /// What is known about the source's servers. It stays if the entries are dropped.
+    /// The known facts about the source's servers. They stay if the entries are dropped.
     servers: ServerHistory,
     /// The replication state that the server showed when it was last asked while it pushed changes.
     shown: Option<Marks>,
 }
 
-/// What is known about the servers of a source before a connection is made.
+/// The known facts about the servers of a source, before a connection is made.
 #[derive(Debug, Clone, Default)]
 pub struct ServerHistory {
     /// The server that answered last.
     pub answered: String,
-    /// The replication state of the servers. A server that is behind it is not used.
+    /// The replication state of the servers. A server that is behind this state is not used.
     pub marks: Arc<Marks>,
     /// When the servers are asked.
     pub now: Timestamp,
@@ -153,7 +153,8 @@ impl SyncCache {
         self.lock().values().for_each(|slot| slot.servers.refusals.forget());
     }
 
-    /// Stores `next`, the result of a read. It is ignored while the server pushes changes, because those are newer.
+    /// Stores `next`, the result of a read. It is ignored while the server pushes changes, because the pushed state is
+    /// newer.
     pub fn keep(&self, source: &str, next: Arc<Kept>) {
         let mut slots = self.lock();
         let slot = slots.entry(source.to_owned()).or_default();
@@ -162,8 +163,9 @@ impl SyncCache {
         }
     }
 
-    /// Drops the cached entries of `source`, which are wrong. The next read, and following the server, then start
-    /// again. States that were pushed after the error was found descend from the wrong entries and are dropped, too.
+    /// Drops the cached entries of `source`, because they are wrong. The next read is a full one, and the task that
+    /// follows the server starts again. States that are pushed after the error was found descend from the wrong entries
+    /// and are dropped, too.
     pub fn forget(&self, source: &str) {
         let mut slots = self.lock();
         let slot = slots.entry(source.to_owned()).or_default();
@@ -176,8 +178,8 @@ impl SyncCache {
         self.lock().get(source).map_or(0, |slot| slot.found_wrong)
     }
 
-    /// Stores `next`, which is up to date, as are the states that follow it. Returns `false` and stores nothing if the
-    /// entries were found wrong since [`SyncCache::found_wrong`] returned `found_wrong`.
+    /// Stores `next`, which is up to date; later states from the same server are up to date too. Returns `false` and
+    /// stores nothing if the entries were found wrong since [`SyncCache::found_wrong`] returned `found_wrong`.
     #[must_use]
     pub fn follow(&self, source: &str, next: Arc<Kept>, found_wrong: u64) -> bool {
         let mut slots = self.lock();

@@ -12,9 +12,9 @@ use bursar_core::identity::AccountKind;
 use crate::entry::assemble::{RawRead, RawTree};
 use crate::entry::raw::RawEntry;
 
-/// An answer looks like a repetition of everything if it has at least 1/`PART` of the known entries, most of them
-/// unchanged. Between two reads, no server reports so many unchanged entries for other reasons, and no site deletes
-/// nine entries of ten.
+/// An answer counts as a repetition of everything if it has at least 1/`PART` of the known entries, and most of these
+/// are unchanged. Between two reads, no server reports so many unchanged entries for other reasons, and no site deletes
+/// nine of ten entries.
 const PART: usize = 10;
 
 /// The immutable id of an entry, as the protocol transfers it: the 16 bytes of `entryUUID` or `objectGUID`.
@@ -43,7 +43,7 @@ pub struct News {
     /// The new state of entries, in the order in which they were reported.
     puts: BTreeMap<Id, (usize, Arc<RawEntry>)>,
     gone: BTreeSet<Id>,
-    /// If it is `Some`, all other entries that were known before are gone.
+    /// If this is `Some`, all other entries that were known before are gone.
     only: Option<BTreeSet<Id>>,
     told: usize,
 }
@@ -63,7 +63,7 @@ impl News {
         self.puts.insert(id, (place, entry.into()));
     }
 
-    /// Removes an entry. It may be unknown, because servers report such deletions too.
+    /// Removes an entry. The entry may be unknown, because servers report the deletion of unknown entries too.
     pub fn remove(&mut self, id: Id) {
         self.puts.remove(&id);
         if let Some(only) = &mut self.only {
@@ -72,7 +72,8 @@ impl News {
         self.gone.insert(id);
     }
 
-    /// Records entries that still exist unchanged. Entries that are neither recorded here nor put are gone.
+    /// Records entries that still exist unchanged. All entries that are neither recorded here nor added by
+    /// [`News::put`] are gone.
     pub fn only(&mut self, ids: impl IntoIterator<Item = Id>) {
         self.only.get_or_insert_default().extend(ids);
     }
@@ -123,8 +124,8 @@ impl Mirror {
         if trees.len() == read.trees.len() { Self::default().with(trees) } else { None }
     }
 
-    /// Returns the mirror after `news`; `None` if they call an entry unchanged that the mirror does not have. A server
-    /// with another database does that, too, and everything must be read again.
+    /// Returns the mirror after `news`; `None` if they report an entry as unchanged that the mirror does not have, so
+    /// that everything must be read again. This also happens if the server has another database.
     #[must_use]
     pub fn with(&self, news: BTreeMap<AccountKind, News>) -> Option<Self> {
         let mut after = self.clone();
@@ -156,7 +157,8 @@ impl Mirror {
         Some(after)
     }
 
-    /// Whether `news` change the tree of `kind`. Servers report every write, also to attributes that are not read.
+    /// Whether `news` change the tree of `kind`. Servers report every write, even to attributes that Bursar does not
+    /// read.
     #[must_use]
     pub fn is_changed_by(&self, kind: AccountKind, news: &News) -> bool {
         let is_other = |(id, (_, entry)): (&Id, &(usize, Arc<RawEntry>))| self.get(kind, id) != Some(&**entry);
@@ -168,7 +170,7 @@ impl Mirror {
     }
 
     /// Whether `news` look like a report of all entries from the beginning: most of them are unchanged, and they
-    /// contain a good part of the known entries. Deleted entries are then missing in the report without being named.
+    /// contain a good part of the known entries. Such a report leaves out deleted entries instead of naming them.
     #[must_use]
     pub fn is_told_again_by(&self, kind: AccountKind, news: &News) -> bool {
         let puts = news.puts.len();
@@ -231,7 +233,7 @@ mod tests {
         for name in names {
             news.put(id(name), entry(name));
         }
-        Mirror::default().with(one(news)).expect("the news call no entry unchanged")
+        Mirror::default().with(one(news)).expect("the news reports no entry as unchanged")
     }
 
     #[test]
@@ -241,7 +243,7 @@ mod tests {
         news.put(id("d"), entry("d"));
         news.remove(id("never seen"));
         news.remove(id("c"));
-        let after = whole(&["z", "b", "c", "a"]).with(one(news)).expect("the news call no entry unchanged");
+        let after = whole(&["z", "b", "c", "a"]).with(one(news)).expect("the news reports no entry as unchanged");
         assert_eq!(names(&after), ["cn=z", "cn=b2", "cn=a", "cn=d"]);
         assert!(after.get(AccountKind::User, b"z").is_some() && after.get(AccountKind::Tool, b"z").is_none());
         assert_eq!(after.ids(AccountKind::User).count(), 4);
@@ -254,7 +256,10 @@ mod tests {
         news.remove(id("a"));
         news.remove(id("b"));
         news.put(id("b"), entry("b2"));
-        assert_eq!(names(&whole(&["a", "b"]).with(one(news)).expect("the news call no entry unchanged")), ["cn=b2"]);
+        assert_eq!(
+            names(&whole(&["a", "b"]).with(one(news)).expect("the news reports no entry as unchanged")),
+            ["cn=b2"]
+        );
     }
 
     #[test]
@@ -270,7 +275,7 @@ mod tests {
         );
         let mut nothing = News::default();
         nothing.only([]);
-        assert_eq!(names(&whole(&["a"]).with(one(nothing)).expect("no entry stays")), [""; 0]);
+        assert_eq!(names(&whole(&["a"]).with(one(nothing)).expect("no entry has to be known")), [""; 0]);
     }
 
     #[test]
@@ -297,7 +302,7 @@ mod tests {
         let mut news = News::default();
         news.put(id("a"), entry("a"));
         news.remove(id("never seen"));
-        let after = mirror.with(one(news)).expect("the news call no entry unchanged");
+        let after = mirror.with(one(news)).expect("the news reports no entry as unchanged");
         assert!(Arc::ptr_eq(&after.trees[&AccountKind::User], &mirror.trees[&AccountKind::User]));
     }
 
@@ -335,7 +340,7 @@ mod tests {
         let before = whole(&["a", "b"]);
         let mut news = News::of_everything();
         news.put(id("c"), entry("c"));
-        assert_eq!(names(&before.with(one(news)).expect("the news call no entry unchanged")), ["cn=c"]);
+        assert_eq!(names(&before.with(one(news)).expect("the news reports no entry as unchanged")), ["cn=c"]);
         assert!(News::default().is_empty() && !News::of_everything().is_empty());
         assert_eq!(names(&before), ["cn=a", "cn=b"], "the previous mirror is unchanged");
     }

@@ -13,7 +13,7 @@ pub(super) struct Reader<'input> {
     mark: usize,
     /// The number of nodes of each anchored node, by the number of its anchor.
     anchors: BTreeMap<usize, usize>,
-    /// The number of nodes so far, with those that aliases expand to.
+    /// The number of nodes so far, including the nodes that aliases expand to.
     read: usize,
     /// The offset at which the last token ended.
     done: usize,
@@ -50,7 +50,7 @@ impl<'input> Reader<'input> {
     pub(super) fn documents(&mut self) -> Result<Vec<Option<Node>>, DocumentError> {
         let mut roots = Vec::new();
         self.roots(&mut roots).map_err(|error| match error {
-            // kubectl reads only the first document, so it does not notice a fault after it.
+            // kubectl reads only the first document, so it does not notice a fault in a later one.
             DocumentError::Syntax { line, column } if roots.len() > 1 || roots.iter().any(Option::is_some) => {
                 DocumentError::Unusual { line, column }
             }
@@ -97,7 +97,8 @@ impl<'input> Reader<'input> {
                     ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => Style::Quoted,
                     ScalarStyle::Literal | ScalarStyle::Folded => Style::Block,
                 };
-                // In a plain scalar over several lines, an empty line becomes a line feed. It is certainly a string.
+                // In a plain scalar over several lines, an empty line becomes a line feed. Every reader takes such a
+                // scalar for a string.
                 let style = if text.contains('\n') && style == Style::Plain { Style::Quoted } else { style };
                 match (text.is_empty() && style == Style::Plain, &tag) {
                     (true, None) => Value::Scalar("null".to_owned(), Style::Plain),

@@ -94,7 +94,7 @@ impl<'d> Config<'d> {
         self.pair("current-context").filter(|(_, value)| !value.is_null()).and_then(|(_, value)| value.text())
     }
 
-    /// Returns our entries for all clusters. The users in the text tell which entries are ours.
+    /// Returns our entries for all clusters. The names of the users in the text show which entries are ours.
     pub(super) fn ours(&self) -> OurEntries {
         let standing = self.standing();
         let entries = items(self.list(List::Users)).iter().filter_map(name_of).filter(|name| is_our_user(name));
@@ -281,7 +281,7 @@ pub(super) fn again(text: &str) -> Result<Document<'_>, DocumentError> {
     Document::parse(text).map_err(|_| DocumentError::NotWritable)
 }
 
-/// Whether an entry has one of the keys twice that tell whose entry it is. Readers disagree about which of them counts.
+/// Whether an entry has a key twice on which its ownership depends. Readers disagree about which of the two counts.
 fn says_twice(list: List, entry: &Node) -> bool {
     let twice = |node: &Node, key: &str| match &node.value {
         Value::Mapping(pairs) => pairs.iter().filter(|(name, _)| name.text() == Some(key)).count() > 1,
@@ -301,7 +301,7 @@ fn merged(list: List, found: &Node, wanted: &Node) -> Node {
     };
     let (mut inner, new) = (fields(found), fields(wanted));
     let is_wanted = |key: &str| new.iter().any(|(name, _)| name.text() == Some(key));
-    // Where we want no namespace, a default namespace is the user's choice.
+    // If our context has no namespace, a default namespace is the user's choice.
     let is_users = |key: &str| !is_managed(list, key) || (list, key) == (List::Contexts, "namespace");
     inner.retain(|(key, _)| key.text().is_some_and(|key| is_wanted(key) || (list.keeps(key) && is_users(key))));
     for (key, value) in new {

@@ -24,7 +24,7 @@ use crate::spawner::{Spawner, Worker};
 use crate::worker::{Order, place};
 
 /// The part of the deadline for which a worker waits for other programs. It is less than 1, so that the worker can
-/// report this itself, and its export does not count as late.
+/// report the timeout itself, and the export does not count as late.
 const PATIENCE: f64 = 0.6;
 
 /// The part of a request that the server reads. Only the worker reads the work, which may contain a private key.
@@ -39,7 +39,7 @@ struct RequestHead {
 pub(super) struct Server {
     pub(super) settings: HomedSettings,
     spawner: Spawner,
-    /// By prefix.
+    /// The exports by prefix.
     exports: BTreeMap<PathBuf, Export>,
     /// Allows one request per home at a time: two workers would remove each other's temporary files.
     homes: Mutex<BTreeMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,
@@ -48,7 +48,7 @@ pub(super) struct Server {
 struct Export {
     breaker: Mutex<Breaker>,
     workers: Arc<Semaphore>,
-    /// The prefix without symlinks, as soon as it is known.
+    /// The prefix without symlinks; empty until it has been resolved.
     real: Arc<OnceLock<PathBuf>>,
 }
 
@@ -65,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the end of a request says about its export.
+/// The outcome of a request, by which the breaker of its export is updated.
 enum Outcome {
     Answered(Vec<u8>),
     Late,
@@ -172,7 +172,7 @@ impl Server {
             ))
         })?;
         let outcome = match self.work(export, target, line).await {
-            // The user may have mounted it after the worker's check.
+            // The user may have mounted a file system of their own after the worker's check.
             Outcome::Late => {
                 let real = export.real.get().unwrap_or(&prefix.path);
                 match mounts::around(real, target.home.strip_prefix(&prefix.path).unwrap_or(&target.home)) {
@@ -230,19 +230,19 @@ impl Server {
             Ok(Ok(answer)) => {
                 let patience = self.settings.deadline;
                 tokio::spawn(async move {
-                    // The user may stop the worker after its answer. Without this, it would exist until the server
-                    // ends.
+                    // The user may stop the worker after its answer. Without this timeout, a stopped worker would exist
+                    // until the server ends.
                     if tokio::time::timeout(patience, worker.gone()).await.is_err() {
                         let _ = worker.kill();
                     }
                 });
                 match answer {
-                    // A file system that a user mounted in a home says nothing about the export.
+                    // This error says nothing about the export, because a user can mount a file system in a home.
                     Ok((_, Response { result: Err(error @ HomeError::OtherFileSystem { .. }), .. })) => {
                         Outcome::NotTried(error)
                     }
                     Ok((line, _)) => Outcome::Answered(line),
-                    // The user may have killed the worker. That says nothing about the export either.
+                    // The user may have killed the worker, which says nothing about the export either.
                     Err(no_answer) => Outcome::NotTried(no_answer.into()),
                 }
             }

@@ -1,6 +1,6 @@
-//! `bursar-webhook approve`: watches the daemon's certificate requests and approves those that
-//! [`bursar_core::admission::approver`] permits. It denies requests that can never become valid. All others stay
-//! pending: they are logged once, counted, and judged again until they are decided or deleted.
+//! `bursar-webhook approve`: watches the daemon's certificate requests and approves the requests that
+//! [`bursar_core::admission::approver`] permits. It denies requests that can never become valid. All other requests
+//! stay pending: they are logged once, counted, and judged again until they are decided or deleted.
 //!
 //! Two approvers may run at the same time. If both approve a request, the second approval conflicts, which is no error.
 
@@ -49,7 +49,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// A request that is neither approved nor denied.
 struct Pending {
     request: CertificateSigningRequest,
-    /// What the request waits for; `None` before its first judgement.
+    /// The reason why the request waits; `None` before its first judgement.
     why: Option<String>,
     /// Whether the request is being judged now.
     judged: bool,

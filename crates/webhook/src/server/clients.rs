@@ -1,7 +1,7 @@
 //! The certificates of the clients that send reviews. The server requests a certificate from every client. Without
-//! `client` in `rules.json`, it accepts any or none, so that `bursar webhook install` can ask what clients show before
-//! it requires anything. With `client`, a handshake needs a verified certificate, and older connections without one get
-//! no answers.
+//! `client` in `rules.json`, it accepts any certificate or none, so that `bursar webhook install` can find out what
+//! clients show before a certificate is required. With `client`, a handshake needs a verified certificate, and older
+//! connections without one get no answers.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -53,7 +53,7 @@ impl Clients {
         Ok(Self { verifier, name: rules.name.clone() })
     }
 
-    /// Checks a chain of certificates. Otherwise returns what is wrong.
+    /// Checks a chain of certificates. If it is not accepted, returns the reason.
     fn check(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
         let (first, rest) = chain.split_first().ok_or(Error::NoCertificatesPresented)?;
         self.verifier.verify_client_cert(first, rest, now)?;
@@ -186,15 +186,15 @@ impl Peer {
 pub(super) struct Peers(Mutex<Vec<Weak<Peer>>>);
 
 impl Peers {
-    /// Adds a client. It is dropped with the last reference to it.
+    /// Adds a client. It is forgotten when its last `Arc` is dropped.
     pub(super) fn add(&self, peer: &Arc<Peer>) {
         let mut peers = self.0.lock();
         peers.retain(|peer| peer.strong_count() > 0);
         peers.push(Arc::downgrade(peer));
     }
 
-    /// Answers the question of `bursar webhook install`, for the client that asks and for all other clients that send
-    /// reviews.
+    /// Returns whether the asking client, and all other clients that have sent reviews, would be accepted under
+    /// `rules`. `bursar webhook install` asks this.
     pub(super) fn known(&self, asker: &Peer, rules: &ClientRules, now: Timestamp) -> Known {
         let clients = match Clients::new(rules) {
             Ok(clients) => clients,

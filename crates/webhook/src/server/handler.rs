@@ -29,7 +29,7 @@ use crate::index::Index;
 
 /// Bodies up to this size are small. Nearly every review of a pod is.
 const SMALL: usize = 256 << 10;
-/// The memory for small bodies and for large bodies. They do not share it, so that large bodies never keep small ones
+/// The memory for small bodies and for large bodies. The two are separate, so that large bodies never keep small ones
 /// out.
 const SMALL_ROOM: usize = 16 << 20;
 const LARGE_ROOM: usize = 48 << 20;
@@ -192,8 +192,8 @@ impl ReviewHandler {
             Judged::Answered(answer) => return answer,
             Judged::Unknown(namespace) => namespace,
         };
-        // The body is parsed again afterwards, because a parsed body takes many times its reserved memory, and this
-        // read can take seconds.
+        // The body was parsed and dropped, and is parsed again after this read: a parsed body takes many times its
+        // reserved memory, and the read can take seconds.
         let Some(tenant) = place.wait(self.index.resolve(&namespace)).await else { return self.overloaded(phase) };
         match self.judge(phase, &body, peer, Some(tenant)).await {
             Judged::Answered(answer) => answer,

@@ -193,7 +193,7 @@ async fn serve(
     let _ = tokio::time::timeout(GRACE, open.shutdown()).await;
 }
 
-/// Accepts the next connection. Returns `None` if there is no seat for it; it is then closed.
+/// Accepts the next connection. If there is no seat for it, closes it and returns `None`.
 async fn accept(listener: &TcpListener, hall: &Arc<Hall>) -> Option<(TcpStream, IpAddr, Arc<Seat>)> {
     match listener.accept().await {
         Ok((stream, peer)) => {
@@ -203,7 +203,7 @@ async fn accept(listener: &TcpListener, hall: &Arc<Hall>) -> Option<(TcpStream, 
             Some((stream, peer.ip(), Arc::new(seat)))
         }
         Err(error) => {
-            // There are too many open files. Some of the open connections will end.
+            // The usual cause is too many open files. Some of the open connections will end, so the loop goes on.
             tracing::warn!(%error, "a connection was not accepted");
             tokio::time::sleep(Duration::from_millis(100)).await;
             None
@@ -231,7 +231,7 @@ async fn connection(
     });
     let http = builder();
     let connection = http.serve_connection(TokioIo::new(stream), service).into_owned();
-    // A client that breaks off harms only itself.
+    // An error ends only this client's connection.
     let _ = watcher.watch(connection).await;
 }
 

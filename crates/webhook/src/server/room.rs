@@ -43,7 +43,7 @@ struct Waits {
     yields: CancellationToken,
 }
 
-/// The reserved memory of one body, until it is dropped.
+/// The reserved memory of one body, until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     room: &'a Room,
@@ -59,7 +59,7 @@ fn now() -> Instant {
 
 impl Waits {
     /// Whether the body may lose its place. Age alone does not decide: if many bodies arrive, all of them are slow, and
-    /// none would ever be complete.
+    /// if the oldest always lost, none would ever be complete.
     fn is_slow(&self, patience: Duration, now: Instant) -> bool {
         let elapsed = now.saturating_duration_since(self.since);
         let is_late = self.came.as_ref().is_none_or(|came| {
@@ -93,7 +93,7 @@ impl Room {
         Some(Place { room: self, number, since: now(), permit })
     }
 
-    /// Takes away as many places as needed, or none if that would not suffice.
+    /// Takes away as many places as needed, or none if all slow bodies together would not free enough memory.
     fn make_way(&self, kibibytes: usize, now: Instant) -> bool {
         let mut waiting = self.waiting.lock();
         let mut missing = kibibytes.saturating_sub(self.free.available_permits());

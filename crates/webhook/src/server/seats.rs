@@ -17,8 +17,8 @@ pub(super) const CONNECTIONS: usize = 1024;
 pub(super) const FROM_ONE_ADDRESS: usize = CONNECTIONS / 4;
 /// The deadline of the first answer on a connection. An API server connects because it has a review to send.
 const FIRST: Duration = Duration::from_secs(10);
-/// The longest time between two answers. Go's clients close an idle connection after 90 s. If the server closed it
-/// earlier, this could happen just when a review is sent, and clients do not repeat a POST.
+/// The longest time between two answers. Go's clients close an idle connection after 90 s. If the server closed such a
+/// connection earlier, it could do so just when a review is sent, and clients do not repeat a POST.
 const NEXT: Duration = Duration::from_mins(2);
 
 /// All seats of one listener.
@@ -45,7 +45,7 @@ struct Occupant {
     yields: CancellationToken,
 }
 
-/// A connection's seat, until it is dropped or given to another connection.
+/// A connection's seat, until this value is dropped, or the seat given to another connection.
 pub(super) struct Seat {
     hall: Arc<Hall>,
     number: u64,
@@ -65,8 +65,8 @@ fn now() -> Instant {
 
 impl Hall {
     /// Returns a seat for a new connection. If none is free, the connection that has waited longest loses its seat:
-    /// first those without any answer, and among these, those without a request. Returns `None` if all are being
-    /// answered.
+    /// first a connection without any answer, and among these, one without a request. Returns `None` if all connections
+    /// are being answered.
     pub(super) fn seat(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
         self.seat_at(address, now())
     }

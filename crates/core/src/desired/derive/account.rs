@@ -59,7 +59,7 @@ impl World<'_> {
             derived.otherwise = self.without_removal(subject, true, claimed, last_generation);
             derived.keep_people(subject, people);
         } else if !derived.leaving.is_empty() {
-            // Blocking the removal of one member must block neither the end of the account's own access nor its return.
+            // Blocking the removal of one member must not block the end of the account's own access, or its return.
             let ends = derived.otherwise.take_if(|_| !returns);
             let mut kept = ends.map_or_else(|| derived.clone(), |kept| *kept);
             kept.leaving.clear();
@@ -68,7 +68,7 @@ impl World<'_> {
         Some(derived)
     }
 
-    /// Returns the state of an account that stays suspended while the guard refuses its return or its end.
+    /// Returns the state of an account that stays suspended because the guard refuses its return or its end.
     fn still_suspended(
         &self,
         subject: &Subject<'_>,
@@ -104,7 +104,7 @@ impl World<'_> {
             (_, Lifecycle::New | Lifecycle::Active | Lifecycle::Deleted) => return None,
         };
         let mut places = self.places(subject, &taken.before, &decided, claimed, &mut Vec::new());
-        // If no class has a place any more and no binding is left there, the place is not created again.
+        // A place that no class has any more and that has no binding left is not created again.
         places.retain(|cluster, _| {
             decided.suspended || is_taken(&taken.before, cluster) || self.is_bound(account, cluster)
         });
@@ -128,7 +128,8 @@ impl World<'_> {
         Some(Box::new(derived))
     }
 
-    /// Returns the notice for the people of a suspended account; `None` if its end has begun or no class takes it.
+    /// Returns the notice for the people of a suspended account; `None` if the end of the account has begun or no class
+    /// takes it.
     fn notice(&self, account: &Account, transition: Option<&Transition>) -> Option<bursar_protocol::Notice> {
         let (why, since) = match (transition, account.state) {
             (Some(Transition::Suspend(why)), Lifecycle::Suspended) => (why, account.since),
@@ -170,8 +171,8 @@ impl World<'_> {
         }
     }
 
-    /// Returns the state of an account that is no tenant, but whose members or orders concern the plan. Most are
-    /// directory groups.
+    /// Returns the state of an account that is not a tenant, but has members or orders that the plan needs. Most such
+    /// accounts are directory groups.
     fn bystander(&self, subject: &Subject<'_>) -> Option<DesiredAccount> {
         let idle = Verdict { transition: None, regenerated: None, suspended: false, end: None };
         let concerned = !subject.account.leaving.is_empty() || !subject.orders.is_empty();
@@ -244,11 +245,12 @@ impl World<'_> {
             },
             ordered: subject.orders.last().map(|order| order.note.clone()),
             awaited: subject.awaited,
-            // A suspension by a mark rests on no absence, so limits on leaving members must not delay it.
+            // A suspension by a mark does not depend on an absence, so limits on leaving members must not delay it.
             leaving: if by_mark { BTreeMap::new() } else { self.leaving(account) },
             rests_on: match (by_mark, decided.suspended) {
                 (true, _) => BTreeSet::new(),
-                // Nobody has a role in a suspended workspace, so it need not wait for anybody's own removal.
+                // Nobody has a role in a suspended workspace, so the removal of a person's own access does not matter
+                // here.
                 (false, true) => subject.taken.rests_on.clone(),
                 (false, false) => &subject.taken.rests_on | &subject.holders.rests_on,
             },
@@ -273,7 +275,8 @@ impl World<'_> {
 }
 
 impl DesiredAccount {
-    /// Puts `kept` in front of `otherwise`: members leave, and every other loss of people of the workspace waits.
+    /// Puts `kept` in front of `otherwise`. In `kept`, members leave, and all other people of the workspace keep their
+    /// access for now.
     fn keep_people(&mut self, subject: &Subject<'_>, kept: Option<Self>) {
         let Some(kept) = kept else { return };
         let rests_on = kept.rests_on.difference(&subject.holders.rests_on).cloned().collect();
@@ -286,7 +289,7 @@ fn is_taken(classes: &[&Class], cluster: &ClusterName) -> bool {
     classes.iter().any(|class| class.clusters.contains(cluster))
 }
 
-/// Returns the class whose limits apply: the one that took the account first. Accounts without a class, such as
+/// Returns the class whose limits apply: the class that took the account first. Accounts without a class, such as
 /// directory groups, count by their kind.
 fn class_for_limits(account: &Account, tenants: &[(&ClusterName, &Tenant)], classes: &[&Class]) -> String {
     match (tenants.first(), classes.first()) {

@@ -46,7 +46,7 @@ impl World<'_> {
     }
 
     /// Returns the classes of a tenant in `cluster`. If no class takes the account there, the class that the ledger
-    /// remembers applies while it is configured, so that the suspended tenant keeps its quota.
+    /// remembers applies as long as it is configured, so that a suspended tenant keeps its quota.
     pub(super) fn classes_in<'s>(
         &'s self,
         subject: &Subject<'_>,

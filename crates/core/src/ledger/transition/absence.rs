@@ -1,5 +1,5 @@
-//! Counts how long each account has been missing, and how far its end has progressed. Only complete reads count. Before
-//! a suspension is due, the source's servers are asked for that account alone.
+//! Counts how long each account has been missing, and how long each suspended account has waited for its end. Only
+//! complete reads count. Before a suspension is due, the source's servers are asked about this single account.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,15 +17,15 @@ use crate::policy::Policy;
 use crate::snapshot::proof::{Due, Proof, Verdict};
 use crate::snapshot::{Completeness, DirectorySnapshot, SourceRead};
 
-/// An absence is recorded at most this often (seconds), unless it becomes due. Otherwise one absent account would write
-/// a row each minute for 40 days.
+/// An absence is recorded at most this often (seconds), unless it becomes due. Otherwise an absent account would cause
+/// a new row each minute for 40 days.
 const COUNT_EVERY: i64 = 300;
-/// Like [`COUNT_EVERY`], but for the time that leads to an archive, for which minutes do not matter. It is less than
-/// [`gaps::LONGEST_GAP`], because a longer gap would not count completely.
+/// Like [`COUNT_EVERY`], but for the time that leads to an archive, for which minutes do not matter. This interval is
+/// less than [`gaps::LONGEST_GAP`], because a longer gap would not count completely.
 const RETENTION_EVERY: i64 = 1800;
 
-/// Returns the accounts, by source, whose suspension `snapshot` would make due. Their servers must be asked for each of
-/// them alone before the snapshot is recorded.
+/// Returns the accounts, by source, whose suspension `snapshot` would make due. Before the snapshot is recorded, the
+/// servers must be asked about each of these accounts.
 #[must_use]
 pub fn due(
     ledger: &LedgerState,
@@ -56,12 +56,13 @@ pub fn due(
 }
 
 impl Memory<'_> {
-    /// Whether a complete read without the account makes its absence due, and something follows from that.
+    /// Whether a complete read without the account makes its absence due, and this has a consequence for the account.
     fn is_due(&self, account: &Account) -> bool {
         let limit = self.policy.lifecycle.absent_for.as_secs();
         let has_effect = match account.state {
             Lifecycle::Active => true,
-            // No suspension ends this state, so without this the servers would be asked in each read, for ever.
+            // An absence never suspends an account in this state. Without this limit, the servers would be asked at
+            // each read, for ever.
             Lifecycle::New => account.absence.is_none_or(|absence| absence.seconds < limit),
             Lifecycle::Suspended | Lifecycle::Archived | Lifecycle::Deleted => false,
         };
@@ -69,7 +70,7 @@ impl Memory<'_> {
         has_effect && (after.is_none_or(|absence| absence.seconds >= limit) || limit == 0)
     }
 
-    /// Returns the absence after this read, as far as the servers agree.
+    /// Returns the absence after this read, if the servers confirm it.
     fn proved_absence(&mut self, read: &SourceRead, account: &Account) -> Option<Absence> {
         let key = DoubtKey {
             source: read.source.clone(),
@@ -123,7 +124,7 @@ impl Memory<'_> {
         self.absence(account)
     }
 
-    /// Records a doubt about the absence. `proof` is what the servers say, if one could be asked.
+    /// Records a doubt about the absence. `proof` has the servers' answers, if a server could be asked.
     fn doubt_absence(&mut self, key: DoubtKey, account: &Account, proof: Option<String>, counted: Option<Absence>) {
         let known = self.ledger.doubts.get(&key);
         let since = known.map_or(self.now, |known| known.since);
@@ -159,8 +160,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Returns the absence after this read. After the suspension, [`Self::ending`] counts instead; an account that was
-    /// never served is not suspended.
+    /// Returns the absence after this read. After the suspension, [`Self::ending`] counts instead.
     pub(super) fn absence(&self, account: &Account) -> Option<Absence> {
         let limit = self.policy.lifecycle.absent_for.as_secs();
         let ends = account.state != Lifecycle::Active;

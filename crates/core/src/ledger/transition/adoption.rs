@@ -1,4 +1,4 @@
-//! Carries out orders that give an account another uid or another entry, which no read does by itself.
+//! Carries out orders that give an account another uid or another entry. A read never does this without an order.
 //!
 //! The next read carries such an order out. If the directory does not match the order, the order lapses, so that it is
 //! not carried out months later with different data.
@@ -25,8 +25,8 @@ impl<'a> Memory<'a> {
     }
 
     /// Returns the account that an order assigns to the new entry `entry`. The entry must have the account's name or
-    /// belong to the same person. If the account's own entry still exists, only an entry of the same person can get the
-    /// account.
+    /// belong to the same person. As long as the account's own entry exists, only an entry of the same person can get
+    /// the account.
     pub(super) fn adopted_by(&mut self, source: &str, entry: &Entry) -> Option<&'a Account> {
         if self.ledger.orders.is_empty() {
             return None;
@@ -48,7 +48,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Whether the account's own entry is proved to be absent, or its source is no longer configured. If servers take
-    /// turns, the entry must have been absent for as long as they may be behind.
+    /// turns, the entry must have been absent for as long as a server may be behind.
     fn is_gone(&self, account: &Account) -> bool {
         let judged = self.judged.get(account.source.as_str());
         let holds = judged.map_or_else(|| self.moved(&account.source).is_some(), Judged::holds);
@@ -74,7 +74,7 @@ impl<'a> Memory<'a> {
         self.ledger.marks.get(source)?.moved.as_ref().filter(|moved| moved.stands(self.now))
     }
 
-    /// Whether this snapshot, or the last read of a source that was not asked, proves the absence of entries.
+    /// Whether this snapshot, or the last read of a source that was not asked now, proves the absence of entries.
     pub(super) fn is_proved(&self, source: &str) -> bool {
         self.judged.get(source).map_or_else(|| self.was_complete(source), |judged| judged.is_proof(self.now))
     }
@@ -110,8 +110,8 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Ends orders that nothing in a snapshot of all sources matches. While servers take turns, an order stays for
-    /// twice [`SETTLES`]: until every server can have the entry, and until all have shown it.
+    /// Ends orders that match no entry in a snapshot of all sources. While servers take turns, an order stays for twice
+    /// [`SETTLES`]: first until every server can have the entry, and then until all servers have shown it.
     pub(super) fn lapse(&mut self) {
         if !self.snapshot.unasked.is_empty() || !self.all_proved() {
             return;

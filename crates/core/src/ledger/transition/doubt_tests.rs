@@ -36,8 +36,8 @@ pub(super) fn person(number: i64) -> Entry {
     let id = 20_000 + number;
     Entry {
         posix: Some(PosixIdentity {
-            uid: id.try_into().expect("a valid uid"),
-            gid: id.try_into().expect("a valid gid"),
+            uid: id.try_into().expect("the uid is valid"),
+            gid: id.try_into().expect("the gid is valid"),
             groups: BTreeSet::new(),
         }),
         home: Some(PathBuf::from(format!("/home/{name}"))),
@@ -63,7 +63,7 @@ pub(super) fn read(entries: Vec<Entry>) -> SourceRead {
 }
 
 pub(super) fn marks(text: &str) -> Marks {
-    let stamp = Stamp::parse(text).expect("a valid time");
+    let stamp = Stamp::parse(text).expect("the time is valid");
     Marks { changes: BTreeMap::from([("dc=x 001".to_owned(), stamp)]), ..Marks::default() }
 }
 
@@ -74,7 +74,7 @@ pub(super) fn controller(name: &str) -> Marks {
 impl Story {
     pub(super) fn begin(entries: Vec<Entry>) -> Self {
         let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
-        let now = Timestamp::from_second(1_790_000_000).expect("a valid time");
+        let now = Timestamp::from_second(1_790_000_000).expect("the time is valid");
         let mut story = Self { ledger, policy: policy(24 * HOUR), now, events: Vec::new() };
         story.hears(read(entries));
         story
@@ -97,7 +97,7 @@ impl Story {
     }
 
     pub(super) fn account(&self, name: &str) -> &Account {
-        self.ledger.accounts.values().find(|account| account.name == name).expect("a known account")
+        self.ledger.accounts.values().find(|account| account.name == name).expect("the account is known")
     }
 
     pub(super) fn count(&self, has: impl Fn(&Account) -> bool) -> usize {
@@ -109,8 +109,14 @@ impl Story {
     }
 
     fn approve(&mut self, what: &str) {
-        let hash =
-            self.ledger.refusals.iter().find(|refusal| refusal.why.contains(what)).expect("refused").hash.clone();
+        let hash = self
+            .ledger
+            .refusals
+            .iter()
+            .find(|refusal| refusal.why.contains(what))
+            .expect("the change was refused")
+            .hash
+            .clone();
         let approval = approve(&self.ledger, &hash, self.now).expect("the refusal can be approved");
         for change in &approval {
             self.ledger.apply(change);
@@ -140,14 +146,14 @@ fn the_loss_of_an_attribute_is_believed_only_if_half_of_the_accounts_still_show_
     let text = &story.ledger.refusals[0].why;
     assert!(text.contains("mail: 12 accounts of people had it, 2 have it now"), "{text}");
     story.approve("mail");
-    let part = story.ledger.approvals.keys().next().expect("approved").clone();
+    let part = story.ledger.approvals.keys().next().expect("the change was approved").clone();
     let given = story.ledger.approvals.insert(part.clone(), story.now + SignedDuration::from_hours(60 * 24));
     story.hears(read(without(&all, 2, no_mail)));
     assert_eq!(mails(&story), 12, "the approval comes from a wrong clock");
     story.ledger.approvals.extend(given.map(|until| (part, until)));
     story.hears(read(without(&all, 2, no_mail)));
     assert_eq!((mails(&story), story.ledger.refusals.len(), story.ledger.approvals.len()), (2, 0, 0));
-    // The doubt ends without anybody's help when the keys are shown again.
+    // The doubt ends without an order when the keys are shown again.
     let mut story = Story::begin(all.clone());
     story.hears(read(without(&all, 0, |entry| entry.ssh_keys.clear())));
     assert_eq!(story.count(|account| !account.ssh_keys.is_empty()), 12);
@@ -202,7 +208,7 @@ fn groups_that_empty_at_once_are_doubted_and_a_single_one_is_not() {
     assert_eq!(leaving(&story), 0);
     story.hears(read(with(&[("a", &[]), ("b", &[2, 3]), ("c", &[4])])));
     assert_eq!((story.completeness(), leaving(&story)), (&Completeness::Complete, 1));
-    // One person was the only member of both.
+    // One person was the only member of both groups.
     let mut story = Story::begin(with(&[("a", &[0]), ("b", &[0]), ("c", &[4])]));
     story.hears(read(with(&[("a", &[]), ("b", &[]), ("c", &[4])])));
     assert_eq!((story.completeness(), leaving(&story)), (&Completeness::Complete, 2));
@@ -237,7 +243,7 @@ fn a_named_member_without_an_entry_stays_until_the_absence_is_due() {
     }
     story.hears(named());
     assert_eq!(story.account("a").leaving.len(), 1, "the absence is due");
-    // A member that the group does not even name leaves at once.
+    // A member whom the group does not name any more leaves at once.
     let mut story = Story::begin(all(&[0, 1]));
     story.hears(read(all(&[1])));
     assert_eq!(story.account("a").leaving.len(), 1);
@@ -251,7 +257,7 @@ fn five_people_with_new_ids_raise_a_doubt() {
             .into_iter()
             .enumerate()
             .map(|(at, entry)| {
-                let at = i64::try_from(at).expect("a small number");
+                let at = i64::try_from(at).expect("the number is small");
                 if at >= from && at < from + count { renewed(entry) } else { entry }
             })
             .collect::<Vec<_>>()
@@ -279,11 +285,11 @@ fn five_people_with_new_ids_raise_a_doubt() {
     story.hears(read(grouped(after.clone(), ids(&after))));
     let members: Vec<_> = story.account("a").members.keys().cloned().collect();
     assert_eq!((members, story.account("a").leaving.len()), (ids(&before), 0));
-    // With other uids, they are other people.
+    // Entries with other uids belong to other people.
     let mut story = Story::begin(people(8));
     let mut others = again(0, 8);
     for (entry, uid) in others.iter_mut().zip(30_000_i64..) {
-        entry.posix.as_mut().expect("a uid").uid = uid.try_into().expect("a uid");
+        entry.posix.as_mut().expect("the uid is present").uid = uid.try_into().expect("the uid is valid");
     }
     story.hears(read(others));
     assert_eq!(story.count(|account| account.absence.is_some()), 8);
@@ -334,7 +340,7 @@ fn no_absence_is_due_before_every_server_was_asked() {
 
     let mut story = begin();
     story.hears(missing(&[("a", there()), ("b", there())]));
-    assert_eq!(story.account("p0").absence, None, "the read was wrong");
+    assert_eq!(story.account("p0").absence, None, "a wrong read makes nobody absent");
 
     for (freshest, other, due) in [(Place::Nowhere, there(), true), (there(), Place::Nowhere, false)] {
         let mut story = begin();
@@ -375,7 +381,7 @@ fn the_servers_are_asked_once_for_an_account_that_was_never_served() {
             assert_eq!(asked(&story), 0, "nothing follows from the absence");
             let known = story.ledger.accounts.clone();
             story.hears(missing(&[]));
-            assert_eq!(story.ledger.accounts, known, "the absence is not counted on");
+            assert_eq!(story.ledger.accounts, known, "the absence is not counted any further");
         }
         story.hears(read(people(3)));
         assert_eq!(story.account("p0").absence, None);

@@ -49,10 +49,14 @@ const NOBODY: &str = "CN=S-1-5-21-9-9-9-9,CN=ForeignSecurityPrincipals,DC=root";
 impl Forest {
     fn new() -> Self {
         let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
-        Self { ledger, policy: policy(24 * 3600), now: Timestamp::from_second(1_790_000_000).expect("a valid time") }
+        Self {
+            ledger,
+            policy: policy(24 * 3600),
+            now: Timestamp::from_second(1_790_000_000).expect("the time is valid"),
+        }
     }
 
-    /// Reads one source. The other ones are not asked.
+    /// Reads one source. The other sources are not asked.
     fn hears(&mut self, read: SourceRead) {
         let others = ["root", "child", "copy"].into_iter().filter(|source| *source != read.source);
         let unasked = others.map(str::to_owned).collect();
@@ -91,7 +95,7 @@ fn members_of_another_domain_are_found_by_dn_and_by_sid() {
     let unresolved = &forest.ledger.sources["root"].unresolved;
     assert_eq!((unresolved.groups, unresolved.members), (1, 1));
     assert_eq!(unresolved.examples[0].example, "s-1-5-21-9-9-9-9");
-    // The group no longer names one of them.
+    // The group no longer names one of these people.
     forest.hears(root(&named[1..]));
     assert_eq!(forest.members(), ["(p1)", "p2"]);
 }
@@ -103,7 +107,7 @@ fn a_member_of_another_domain_stays_while_that_domain_does_not_answer() {
     forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
     for _ in 0..23 {
         forest.now += SignedDuration::from_hours(1);
-        // The entry of one of them is missing. Its absence is proved only after a day.
+        // The entry of one person is missing. The absence is proved only after a day.
         forest.hears(child(vec![person(1)]));
         forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
         assert_eq!(forest.members(), ["p1", "p2"]);
@@ -264,7 +268,7 @@ fn a_member_who_was_replaced_by_somebody_unknown_leaves_when_the_own_domain_show
     forest.hears(child(vec![person(1), person(2)]));
     forest.hears(root(&[("CN=new,CN=Users,DC=child", Role::Member)]));
     assert_eq!(forest.members(), ["(p1)"]);
-    // The group no longer names anybody who may be meant.
+    // The group names nobody any more who may be meant.
     let mut forest = Forest::new();
     forest.hears(child(vec![person(1), person(2)]));
     forest.hears(root(&[(BY_DN, Role::Member)]));

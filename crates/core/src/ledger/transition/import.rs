@@ -11,7 +11,7 @@ use crate::ledger::doubt::{Doubt, DoubtKey, Question};
 use crate::ledger::{Account, Lifecycle, OrderKind};
 use crate::snapshot::{Entry, SourceRead};
 
-/// With fewer accounts of a kind, the entries were probably recreated one by one.
+/// If fewer accounts of a kind are missing, the entries were probably recreated one by one.
 const ENOUGH: usize = 5;
 
 /// Accounts that were probably imported again, by the ids of the entries that have their names and uids.
@@ -70,7 +70,7 @@ impl Memory<'_> {
         let uid = |posix: &Option<PosixIdentity>| posix.as_ref().map(|posix| posix.uid);
         let again = missing.iter().filter_map(|account| {
             let entry = strangers.get(&account.kubernetes_name)?;
-            // No directory has the uid of a workspace.
+            // No directory has the uids of workspaces, so groups are compared by name only.
             let same = kind == AccountKind::Group || uid(&entry.posix) == uid(&account.posix);
             let old = Old { account: account.id.clone(), id: account.directory_id.clone() };
             same.then(|| (entry.id.clone(), old))

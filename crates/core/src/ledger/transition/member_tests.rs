@@ -10,7 +10,7 @@ use crate::snapshot::named::MemberName;
 use crate::snapshot::{Completeness, Entry, RejectedEntry, SourceRead};
 
 fn gid() -> Gid {
-    3000.try_into().expect("a valid gid")
+    3000.try_into().expect("the gid is valid")
 }
 
 /// A group that gives its members a gid.
@@ -185,7 +185,7 @@ fn a_member_who_is_renamed_during_the_read_stays() {
     assert_eq!((members(&story), gids(&story, "p1").len()), (vec!["(p1)".to_owned()], 0));
     story.hears(torn());
     assert!(story.ledger.doubts.is_empty(), "{:?}", story.ledger.doubts);
-    // A name that the last read showed too is no rename during this one.
+    // If the last read showed the name too, there was no rename during this read.
     let mut story = begin();
     let strange = || by_dn("uid=contractor,ou=elsewhere,dc=x");
     story.hears(naming(read(vec![in_staff(person(1)), person(2), staff(&[1])]), strange()));
@@ -223,7 +223,7 @@ fn groups_that_empty_at_once_keep_their_members_and_everything_else_is_believed(
     }
     let shown = all(vec![in_staff(person(1)), person(2), person(3)], groups(0, &[2]));
     assert!(story.hears(shown).is_empty(), "the groups show their members again");
-    // Most groups are empty: this is an access rule.
+    // If most groups are empty, an access rule hides their members.
     let mut story = begun();
     story.hears(all(vec![person(1), person(2), person(3)], groups(12, &[2])));
     let completeness = story.ledger.sources[SOURCE].completeness.to_string();

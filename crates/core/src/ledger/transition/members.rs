@@ -32,18 +32,19 @@ pub(super) struct Named {
     pub(super) unresolved: Unresolved,
     /// The groups that show no member, and whose members stay until an administrator decides.
     pub(super) emptied: BTreeSet<DirectoryId>,
-    /// The groups and tools that name a DN or name that no account has, so that a renamed member may be meant.
+    /// The groups and tools that name a DN or a name that belongs to no account. Some member may have got this DN or
+    /// name recently.
     pub(super) strange: BTreeSet<DirectoryId>,
-    /// Those that name such a DN. A SID stays the same when its account is renamed.
+    /// Those of `strange` that name such a DN. A SID stays the same when its account is renamed.
     pub(super) strange_dns: BTreeSet<DirectoryId>,
-    /// Whether the last read did not show these names yet.
+    /// Whether the last read did not show these unknown names yet.
     pub(super) is_news: bool,
     /// The people of other domains who would join a group or tool because of a DN.
     pub(super) by_dn: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
 }
 
-/// Entries that cannot be identified by their name, because another account has or had it. Groups that name members by
-/// name may mean that account. The value is the id of that account, if its entry is missing.
+/// Entries that cannot be identified by their name, because another account has or had the name. Groups that list names
+/// may mean the other account. The value is the other account's id, if its entry is missing.
 pub(super) type Misnamed = BTreeMap<DirectoryId, Option<DirectoryId>>;
 
 impl Named {
@@ -63,7 +64,7 @@ impl Named {
         self.kept.entry(holder.clone()).or_default().insert(member.clone());
     }
 
-    /// Returns `entry` with its members from other domains.
+    /// Returns `entry` with the members from other domains added.
     pub(super) fn with_members_elsewhere<'e>(&self, entry: &'e Entry) -> Cow<'e, Entry> {
         let Some(elsewhere) = self.elsewhere.get(&entry.id) else { return Cow::Borrowed(entry) };
         let mut whole = entry.clone();
@@ -76,9 +77,9 @@ impl Named {
 }
 
 impl Memory<'_> {
-    /// Returns why a read is only partial: an access rule hides the members of groups, or a plugin lost them. A
-    /// person who may create groups in one place can also empty many there, so the groups of each place are counted
-    /// apart.
+    /// Returns why a read is only partial: an access rule hides the members of groups, or a plugin lost them. A person
+    /// who may create groups in one place can also empty many groups there, so the groups of each place are counted
+    /// separately.
     pub(super) fn hidden_members(&self, read: &SourceRead) -> Option<String> {
         let emptied = self.emptied(read);
         let example = emptied.first()?.account_name();
@@ -103,8 +104,8 @@ impl Memory<'_> {
         })
     }
 
-    /// Returns the groups that show no members, although some of their known members are in the read, if there are
-    /// several. One group may become empty, and so may several with the same single member.
+    /// Returns the groups that show no members, although some of their known members are in the read. If there is only
+    /// one such group, or all of them had the same single member, returns none, because that happens without a fault.
     fn emptied(&self, read: &SourceRead) -> Vec<&Account> {
         if self.ledger.marks.get(&read.source).is_some_and(|mark| mark.accepted) {
             return Vec::new();
@@ -135,9 +136,9 @@ impl Memory<'_> {
         if groups.len() > 1 && people.len() > 1 { groups } else { Vec::new() }
     }
 
-    /// Keeps the members whose leaving is doubted, in a complete read: the members of groups that show none at once,
-    /// and people whom a group may name by a DN that their entry got after it was read. `elsewhere` are those of other
-    /// domains.
+    /// Keeps the members whose leaving is doubted, in a complete read: the members of groups that became empty at once,
+    /// and people whom a group may name by a DN that their entry got after the entry was read. `elsewhere` are such
+    /// people of other domains.
     pub(super) fn doubt_leavings(&mut self, read: &SourceRead, named: &mut Named, elsewhere: BTreeSet<AccountId>) {
         let mut emptied = BTreeSet::new();
         for holder in self.emptied(read) {
@@ -165,7 +166,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Notes the gids of the groups that keep a member.
+    /// Records the gids of the groups that keep a member.
     pub(super) fn note_gids(&self, read: &SourceRead, named: &mut Named) {
         if named.kept.is_empty() {
             return;
@@ -195,8 +196,8 @@ impl Memory<'_> {
             && account.absence.map_or(0, |absence| absence.seconds) < self.policy.lifecycle.absent_for.as_secs()
     }
 
-    /// Returns the entries that have the name of another account, and rejected entries whose name differs from that of
-    /// their account.
+    /// Returns the entries that have the name of another account, and rejected entries whose name differs from their
+    /// account's name.
     pub(super) fn misnamed(
         &self,
         read: &SourceRead,
@@ -236,9 +237,9 @@ impl Memory<'_> {
         self.adoption(&owner.id, &entry.id).is_none().then_some(owner)
     }
 
-    /// Finds in the ledger the accounts that names without an entry may mean. Accounts of this source that are missing,
-    /// renamed or ambiguous stay members until their absence is due. Accounts in other domains of the forest are
-    /// members. Nobody joins by a DN or SID that may also mean another account.
+    /// Finds the accounts that a group or tool may mean by a name without an entry. Accounts of this source that are
+    /// missing, renamed or ambiguous stay members until their absence is due. Accounts in other domains of the forest
+    /// are members. Nobody joins by a DN or SID that may also mean another account.
     pub(super) fn named_members(&self, read: &SourceRead) -> Named {
         let mut named = Named { gids: read.kept_gids.clone(), ..Named::default() };
         if read.dangling.members.is_empty() {
@@ -252,13 +253,13 @@ impl Memory<'_> {
         let (domains, disputed) = (self.domains(read), self.disputed(read));
         let mut unresolved: BTreeSet<&MemberName> = read.dangling.members.keys().collect();
         for account in self.ledger.accounts.values().filter(is_there) {
-            // Each name of the account, and whether an account may join by it.
+            // Each name of the account, and whether the account may become a member by this name.
             let dn = Dn::parse(&account.dn);
             let by_dn = MemberName::Dn(dn.canonical().to_owned());
             let former = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
             let former = former.filter_map(|(former, _)| Some((called_formerly(read, account.kind, former)?, false)));
             let called: Vec<(MemberName, bool)> = if account.source == read.source {
-                // Within a source, these names only keep members: an account with an entry joins by its entry.
+                // Within a source, these names only keep members, because an account with an entry joins by its entry.
                 let by_name = read.labels.member_name(account.kind, &account.name).map(MemberName::Name);
                 [by_dn].into_iter().chain(by_name).map(|name| (name, true)).chain(former).collect()
             } else {
@@ -304,7 +305,7 @@ impl Memory<'_> {
         named
     }
 
-    /// Returns the names that accounts have. Nobody gets one of them by a rename.
+    /// Returns the names that accounts already have, which therefore cannot be the new name of a renamed account.
     fn known_names(&self) -> BTreeSet<MemberName> {
         let names = self.ledger.accounts.values().flat_map(|account| {
             let names = [MemberName::of(&Dn::parse(&account.dn)), MemberName::Name(account.name.clone())];
@@ -335,8 +336,8 @@ impl Memory<'_> {
         domains
     }
 
-    /// Returns the entries that had, or should get, a DN that names a member without an entry. The name may mean each
-    /// of them.
+    /// Returns the entries that had, or should get, a DN that names a member without an entry. The DN may mean any of
+    /// these entries.
     fn disputed(&self, read: &SourceRead) -> BTreeMap<MemberName, BTreeSet<&DirectoryId>> {
         let former = self.ledger.accounts.values().flat_map(|account| {
             let recent = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
@@ -382,8 +383,9 @@ fn domain(sid: &str) -> &str {
     sid.rsplit_once('-').map_or(sid, |(domain, _)| domain)
 }
 
-/// How long a former DN or name may still mean the account. Other domains learn the new one by replication, and their
-/// infrastructure masters compare names every two days. A week covers a weekend on which one of them is down.
+/// How long a former DN or name may still mean the account. Other domains learn the new DN by replication, and their
+/// infrastructure masters compare names every two days. A week covers a weekend on which an infrastructure master is
+/// down.
 const FORMER: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 fn is_recent(until: Timestamp, now: Timestamp) -> bool {
@@ -391,7 +393,7 @@ fn is_recent(until: Timestamp, now: Timestamp) -> bool {
 }
 
 /// Returns the former DNs and names that groups may still use for the account after it was seen as `entry` with the
-/// name `name`. Servers update groups after the entry, if at all, and other domains later.
+/// name `name`. Servers update groups later than the entry, or never, and other domains even later.
 pub(super) fn former_names(
     account: &Account,
     entry: &Entry,
@@ -418,7 +420,7 @@ fn called_formerly(read: &SourceRead, kind: AccountKind, former: &str) -> Option
     read.labels.member_name(kind, former).map(MemberName::Name)
 }
 
-/// Returns the gid that a group or tool gives its members. That of a tool is the gid of its group.
+/// Returns the gid that a group or tool gives its members. A tool gives the gid of its group.
 fn own_gid(entry: &Entry) -> Option<Gid> {
     entry.gid.or_else(|| entry.posix.as_ref().map(|posix| posix.gid)).filter(|_| entry.kind != AccountKind::User)
 }
@@ -430,8 +432,8 @@ fn suffix(dn: &Dn) -> &str {
 }
 
 impl Named {
-    /// Adds `account` to the members of `holder`; a group stands for its members. Returns whether there is anybody to
-    /// add.
+    /// Adds `account` to the members of `holder`. If `account` is a group, adds its members instead. Returns whether
+    /// there was anybody to add.
     fn add(
         &mut self,
         source: &str,
@@ -480,7 +482,7 @@ fn counted(read: &SourceRead, names: &BTreeSet<&MemberName>) -> Unresolved {
     Unresolved { groups, members, examples, digest: digest(read, names) }
 }
 
-/// Returns a digest of `names`, and of the groups and tools that name each.
+/// Returns a digest of `names` and of the groups and tools that contain each of them.
 fn digest(read: &SourceRead, names: &BTreeSet<&MemberName>) -> String {
     let mut hash = Sha256::new();
     for name in names {

@@ -1,7 +1,7 @@
 //! Finds the account of a new entry if the person already has an entry in another source.
 //!
-//! An account stays with the source that it was recorded with. It passes to another entry of its person only by an
-//! administrator's order, because an attribute that people can write must not move an account.
+//! An account stays with the source that it was recorded with. Only an administrator's order moves it to another entry
+//! of the same person, because an attribute that people can write must not move an account.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Lifecycle};
 use crate::snapshot::{Entry, Rejection};
 
-/// What a new entry is, as far as the ledger knows its person.
+/// The relation of a new entry to the accounts of its person.
 pub(super) enum Person {
     /// The person is unknown, so the entry gets a new account.
     New,

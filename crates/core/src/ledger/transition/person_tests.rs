@@ -15,8 +15,8 @@ type People<'a> = &'a [(&'a str, i64, &'a str)];
 fn read(source: &str, people: People<'_>, completeness: Completeness) -> SourceRead {
     let entry = |(name, uid, person): &(&str, i64, &str)| Entry {
         posix: Some(PosixIdentity {
-            uid: (*uid).try_into().expect("a valid uid"),
-            gid: 500.try_into().expect("a valid gid"),
+            uid: (*uid).try_into().expect("the uid is valid"),
+            gid: 500.try_into().expect("the gid is valid"),
             groups: BTreeSet::new(),
         }),
         person: Some((*person).to_owned()).filter(|person| !person.is_empty()),
@@ -41,7 +41,7 @@ impl Story {
         };
         let reads = vec![staff, read("guests", guests, Completeness::Complete)];
         let snapshot: DirectorySnapshot = merge(reads, BTreeSet::new(), &policy, &self.ledger);
-        let now = jiff::Timestamp::from_second(1_790_000_000 + self.now).expect("a valid time");
+        let now = jiff::Timestamp::from_second(1_790_000_000 + self.now).expect("the time is valid");
         let Transition { changes, .. } = transition(&self.ledger, &snapshot, &policy, now);
         for change in &changes {
             self.ledger.apply(change);
@@ -68,7 +68,7 @@ impl Story {
             actor: "root".to_owned(),
             reason: "the same".to_owned(),
             ticket: None,
-            at: jiff::Timestamp::from_second(0).expect("a valid time"),
+            at: jiff::Timestamp::from_second(0).expect("the time is valid"),
         };
         let account = self.account(name).id.clone();
         let order = Order { id: 1, account, what: OrderKind::AdoptAccount, note, bulk: None, object: None };
@@ -83,7 +83,7 @@ fn a_person_in_two_sources_has_one_account_from_the_earlier_source() {
     story.reads(Some(&[("alice", 2001, "1"), ("bob", 2002, "2")]), guests);
     assert_eq!(story.accounts(), [("alice", "staff"), ("bob", "staff"), ("carol", "guests")]);
     assert_eq!(story.rejected(), [""; 0]);
-    // This holds while the earlier source is down, too.
+    // The result is the same while the earlier source is down.
     story.reads(None, guests);
     assert_eq!((story.accounts().len(), story.rejected()), (3, vec![]));
     assert!(story.ledger.accounts.values().all(|account| account.absence.is_none()));

@@ -11,8 +11,8 @@ use crate::snapshot::{Entry, Rejection};
 pub(super) type Bearers<'a> = BTreeMap<(AccountKind, &'a str), Vec<&'a Account>>;
 
 impl<'a> Memory<'a> {
-    /// Returns another account that has this name and keeps it. Sources that are not asked now count too, because two
-    /// accounts with one name would share their access.
+    /// Returns another account that has this name and keeps it. Accounts of sources that are not asked now count too,
+    /// because two accounts with one name would share their access.
     pub(super) fn bearer(&self, kind: AccountKind, name: &str, account: Option<&AccountId>) -> Option<&'a Account> {
         self.bearer_beside(kind, name, account, &mut BTreeSet::new())
     }
@@ -37,7 +37,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Whether this read gives the account another name. If accounts exchange their names, each of them gets another
-    /// one.
+    /// name.
     fn gives_its_name_up(&self, account: &'a Account, asked: &mut BTreeSet<&'a AccountId>) -> bool {
         if !asked.insert(&account.id) {
             return true;

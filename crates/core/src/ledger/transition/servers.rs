@@ -12,14 +12,14 @@ use crate::snapshot::freshness::Marks;
 use crate::snapshot::{Completeness, SourceRead};
 
 /// If nothing else is written, the marks of a server are written at most this often. Directories change all the time,
-/// and a change that concerns no account of ours need not be recorded to the second.
+/// and changes that concern no account of ours need not be recorded at once.
 const MARK_EVERY: SignedDuration = SignedDuration::from_mins(5);
 /// A server that was not asked for this long is forgotten, because it is no longer configured.
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 impl<'a> Memory<'a> {
     /// Remembers the marks of the server that answered. Returns the current change of servers, if a server that cannot
-    /// be compared with this one answered lately. This one may then be behind the other, even if it has answered
+    /// be compared with this server answered lately. This server may then be behind the other, even if it has answered
     /// before.
     pub(super) fn server(&mut self, read: &'a SourceRead, complete: bool) -> Option<Moved> {
         let known = self.ledger.marks.get(&read.source);
@@ -28,13 +28,13 @@ impl<'a> Memory<'a> {
             return standing;
         }
         let is_silent = read.marks.says_nothing();
-        // A read that was cut off shows less than the server has.
+        // A read that was cut off may lack marks that the server has.
         let is_noted = |server: &&String| match known.filter(|known| !known.marks.says_nothing()) {
             Some(known) => !is_silent || complete || known.server != **server,
             None => !is_silent || read.marks.ids.is_some(),
         };
         let Some(server) = read.server.as_ref().filter(is_noted) else {
-            // This answer says nothing about its marks, but it may contradict what other servers showed.
+            // This answer shows no marks, but may contradict what other servers showed.
             if let Some(known) = known.filter(|known| read.server.is_some() || (known.accepted && complete)) {
                 let at = if known.accepted && complete { self.now } else { known.at };
                 let accepted = known.accepted && !complete;
@@ -69,10 +69,11 @@ impl<'a> Memory<'a> {
                 let standing = standing.unwrap_or_else(|| Moved { at: self.now, ..Moved::default() });
                 let first = standing.since.unwrap_or(standing.at).min(self.now);
                 let mut waiting = standing.shown;
-                // The former server answers again, and there was only one change before.
+                // The former server answers again, and there was only one change of servers before.
                 let is_back = standing.former == shown && first == standing.at && !standing.is_back;
                 if is_back {
-                    // What was already shown before that change was shown by both servers, so it counts as settled.
+                    // Both servers have shown the statements that are older than that change, so these count as
+                    // settled.
                     let both = waiting.values_mut().filter(|since| **since <= first);
                     both.for_each(|since| *since = Timestamp::UNIX_EPOCH);
                 }
@@ -87,8 +88,9 @@ impl<'a> Memory<'a> {
         moved
     }
 
-    /// Records the marks of servers: always if the server, `moved`, `accepted` or the ids changed; otherwise if the
-    /// marks changed and either something else is written too or [`MARK_EVERY`] has passed.
+    /// Records the marks of servers. If the server, `moved`, `accepted` or the ids changed, the marks are always
+    /// recorded. If only the marks changed, they are recorded together with other changes, or when [`MARK_EVERY`] has
+    /// passed.
     pub(super) fn remember_marks(&mut self) {
         let quiet = self.result.changes.is_empty();
         for (source, mut after) in std::mem::take(&mut self.marks) {

@@ -1,4 +1,4 @@
-//! Tests with domain controllers that answer in turn, of which each may be behind the others.
+//! Tests with domain controllers that answer in turn, each of which may be behind the others.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ fn for_half_an_hour_a_server_without_marks_adds_no_access() {
         marks,
         ..read(entries.to_vec())
     };
-    let entry = Stamp::parse("20260901000000Z").expect("a valid time");
+    let entry = Stamp::parse("20260901000000Z").expect("the time is valid");
     let entries = Marks { entries: [(DirectoryId("u1".to_owned()), entry)].into(), ..Marks::default() };
     let mut former = all.clone();
     former[0].disabled = None;
@@ -81,7 +81,7 @@ fn for_half_an_hour_a_server_without_marks_adds_no_access() {
             assert_eq!((&mark.changes, &mark.entries), (&shown.changes, &shown.entries), "the known marks stay");
         }
     }
-    // A read that was cut off shows less than the server has.
+    // A read that was cut off may lack marks that the server has.
     let mut story = Story::begin(all.clone());
     story.hears(of("a", entries, &all));
     let why = "cut".to_owned();
@@ -94,7 +94,7 @@ fn for_half_an_hour_a_server_that_shows_one_older_entry_adds_no_access() {
     let mut all = people(3);
     all.push(group("a", &[0, 1]));
     let of = |time: &str, entries: &[Entry]| {
-        let stamp = Stamp::parse(time).expect("a valid time");
+        let stamp = Stamp::parse(time).expect("the time is valid");
         let entries_of = [(DirectoryId("u2".to_owned()), stamp)].into();
         let marks = Marks { entries: entries_of, ..Marks::default() };
         SourceRead { server: Some("a".to_owned()), marks, ..read(entries.to_vec()) }
@@ -132,11 +132,11 @@ fn another_controller_of_the_same_name_adds_no_access_until_the_former_one_agree
     let member = DirectoryId("u0".to_owned());
     other[2].members.insert(member.clone(), Role::Manager);
     if let Some(posix) = &mut other[1].posix {
-        posix.gid = 500.try_into().expect("a valid gid");
+        posix.gid = 500.try_into().expect("the gid is valid");
     }
     let widened = |story: &Story| {
-        let group =
-            story.account("p1").posix.as_ref().expect("p1 has an identity").gid == 500.try_into().expect("a valid gid");
+        let group = story.account("p1").posix.as_ref().expect("p1 has an identity").gid
+            == 500.try_into().expect("the gid is valid");
         (story.account("a").members[&member], group)
     };
     story.later(60);
@@ -223,7 +223,7 @@ fn a_mark_that_one_controller_showed_stays_while_two_others_take_turns() {
         story.hears(of(["dc2", "dc3"][turn % 2], &behind));
         assert!(story.account("p0").disabled.is_some() && story.account("a").leaving.is_empty(), "{turn}");
     }
-    // The former server was unreachable, and lacks what another one showed meanwhile.
+    // The former server was unreachable, and lacks what another server showed meanwhile.
     let mut marked = all.clone();
     marked[1].disabled = Some("mark: yes".to_owned());
     story.hears(of("dc2", &marked));
@@ -325,7 +325,11 @@ impl Servers {
     }
 
     fn at(&self, minute: i64) -> (i64, State) {
-        self.truth.range(..=minute.max(0)).next_back().map(|(since, state)| (*since, *state)).expect("the first state")
+        self.truth
+            .range(..=minute.max(0))
+            .next_back()
+            .map(|(since, state)| (*since, *state))
+            .expect("there is a first state")
     }
 
     fn passes(&mut self, minutes: i64, event: Option<Event>) {
@@ -387,7 +391,7 @@ impl Servers {
             let is_member = |state: &State| state[who].there && state[who].member;
             let learned = self.joined.get(&who).copied().unwrap_or(0);
             let mut since = self.truth.range(learned..).map(|(_, state)| state);
-            // A server that is behind may show a removal that was reverted since, even if the removal is older.
+            // A server that is behind may show a removal that was reverted later, even if the removal is older.
             let is_removal = |(at, state): (&i64, &State)| is_member(&self.at(at - 1).1) && !is_member(state);
             let shown = self.truth.range(..=version).rev().take_while(|(_, state)| !is_member(state)).last();
             let was_removed = self.truth.range(self.minute - 30..).any(is_removal)

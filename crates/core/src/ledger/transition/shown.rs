@@ -1,5 +1,5 @@
-//! Attributes that vanish from most accounts at once, because an access rule hides them or a schema lost them. Their
-//! last values stay until an administrator approves the loss.
+//! Attributes that vanish from most accounts at once, because an access rule hides them or the schema no longer has
+//! them. Their last values stay until an administrator approves the loss.
 
 use std::collections::BTreeSet;
 
@@ -97,8 +97,8 @@ impl Memory<'_> {
         }
         match attribute {
             Attribute::Home => {
-                // The ledger does not know which homes the directory showed and which were made by default. It uses the
-                // former count of shown homes, limited to the accounts in the read.
+                // The ledger does not know which homes the directory showed and which were made by default. Therefore
+                // this uses the former count of shown homes, limited to the accounts in the read.
                 let shown = self.ledger.homes_shown.get(&(read.source.clone(), kind)).copied().unwrap_or_default();
                 Count { before: shown.min(present), now: count_homes(read, kind) }
             }
@@ -123,7 +123,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Ends a doubt, if there is one.
+    /// Ends a doubt, if there is one, because the statement is believed now.
     pub(super) fn believe(&mut self, key: DoubtKey) {
         if self.ledger.doubts.contains_key(&key) {
             self.result.changes.push(Change::Doubt(key, None));

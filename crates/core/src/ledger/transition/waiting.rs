@@ -1,7 +1,7 @@
 //! Decides what to believe of an entry while its server may be behind another one that answered recently.
 //!
-//! Changes that reduce access are believed at once. Changes that add access, and names and places, are believed once
-//! every answer within [`SETTLES`] has shown them, because an answer that contradicts them may be newer.
+//! Changes that reduce access are believed at once. New access, names, ids and places are believed only when every
+//! answer within [`SETTLES`] has shown them, because an answer that contradicts them may be newer.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::ledger::{Account, OrderKind};
 use crate::snapshot::freshness::SETTLES;
 use crate::snapshot::{Entry, Role};
 
-/// What all recent answers have shown, and since when.
+/// The statements that all recent answers have shown. Each has the time of the first of these answers.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     before: BTreeMap<String, Timestamp>,
@@ -29,13 +29,13 @@ impl Waiting {
         Self { before, shown: BTreeMap::new() }
     }
 
-    /// Returns what this answer showed. Everything else that was waiting is dropped, because this answer contradicts
-    /// it.
+    /// Returns the statements that this answer showed. All other waiting statements are dropped, because this answer
+    /// contradicts them.
     pub(super) fn into_shown(self) -> BTreeMap<String, Timestamp> {
         self.shown
     }
 
-    /// Records that this answer shows `what`. Returns whether every answer within [`SETTLES`] did.
+    /// Records that this answer shows `what`. Returns whether every answer within [`SETTLES`] showed it.
     fn has_settled(&mut self, what: &Value, now: Timestamp) -> bool {
         let digest: String = digest(what).chars().take(32).collect();
         let since = self.before.get(&digest).copied().filter(|since| *since <= now).unwrap_or(now);
@@ -49,9 +49,9 @@ pub(super) struct Believed<'e> {
     pub(super) entry: Cow<'e, Entry>,
     /// The members that the entry names, believed or not.
     pub(super) names: &'e BTreeMap<DirectoryId, Role>,
-    /// Whether its name, ids and places are believed.
+    /// Whether the name, ids and places of the entry are believed.
     pub(super) is_itself: bool,
-    /// Whether the end of an absence is believed.
+    /// Whether the end of the account's absence is believed.
     pub(super) is_back: bool,
 }
 
@@ -130,7 +130,7 @@ impl Memory<'_> {
         believed
     }
 
-    /// Whether every answer within [`SETTLES`] showed this of an entry.
+    /// Whether every answer within [`SETTLES`] showed `what` of this entry.
     pub(super) fn has_settled(&mut self, source: &str, entry: &DirectoryId, what: &Value) -> bool {
         let now = self.now;
         self.waiting.get_mut(source).is_none_or(|waiting| waiting.has_settled(&json!([entry, what]), now))

@@ -126,8 +126,8 @@ fn a_held_account_gets_its_binding_with_the_new_service_account() {
     assert_eq!(world.bound.values().flatten().collect::<Vec<_>>(), [&new]);
 }
 
-/// The service account is created between the two writes of its binding. A failure or a killed daemon may separate
-/// them.
+/// The service account is created between the two writes of its binding. A failure or the death of the daemon may
+/// separate the two writes.
 #[test]
 fn a_held_account_gets_its_binding_after_an_interrupted_replacement() {
     for stopped_after in 0..8 {
@@ -181,8 +181,8 @@ fn a_change_of_the_class_ends_no_tokens_of_a_held_account() {
     }
 }
 
-/// Under a hold or a limit, the account keeps its credential, but a revocation replaces it by the kind that its
-/// class gives.
+/// Under a hold or a limit, the account keeps its credential, but a revocation replaces it by a credential of the kind
+/// that its class gives.
 #[test]
 fn a_binding_names_the_credential_that_replaced_a_revoked_one_of_another_kind() {
     let hosts = vec![HostName("ce1".to_owned())];
@@ -342,7 +342,7 @@ fn entries_that_somebody_removes_after_each_delivery_are_delivered_at_most_hourl
         let is_look = steps.iter().any(|step| step.is_look());
         let before = world.ledger.deliveries[&key].clone();
         world.cycle();
-        // As the execution of an inspection that finds the delivery broken.
+        // Does the same as the execution of an inspection that finds the delivery broken.
         if is_look {
             if next_look(&before).is_some() {
                 let place = place.clone();
@@ -359,7 +359,7 @@ fn entries_that_somebody_removes_after_each_delivery_are_delivered_at_most_hourl
         };
     }
     assert!(delivered > 20, "{delivered} deliveries");
-    // When a delivery has lasted for a minute, the count begins again.
+    // When a delivery has stayed correct for a minute, the count begins again.
     for _ in 0..5 {
         world.now += jiff::SignedDuration::from_hours(1);
         world.cycle();

@@ -31,7 +31,7 @@ pub(super) fn only_reason(plan: &AccountPlan) -> (char, String) {
     (if gone { '-' } else { '~' }, what)
 }
 
-/// Returns the rank of a reason. The summary shows the reason with the lowest rank.
+/// Returns the rank of a reason. A summary shows only the reason with the lowest rank.
 fn weight(reason: &Reason) -> u8 {
     match reason {
         Reason::Changed(_) => 0,
@@ -117,8 +117,8 @@ pub(super) fn details(plan: &AccountPlan) -> String {
     });
     let suspends = matches!(plan.transition, Some(Transition::Suspend(_)));
     let all: Vec<String> = if suspends {
-        // Objects that are written stay. The text says so, because next to removals it would read as if they were
-        // removed too.
+        // Objects that are written stay. The text says so; next to removals, they would otherwise seem to be removed
+        // too.
         let (stays, written): (Vec<String>, Vec<String>) =
             written.into_iter().partition(|what| what.starts_with("namespace "));
         let is_said = |what: &String| what == NO_PODS || what.contains('→');
@@ -155,7 +155,7 @@ fn delivered(credential: &DesiredCredential, reason: &Reason) -> String {
 /// The text for a quota that stops new pods.
 const NO_PODS: &str = "new pods refused";
 
-/// Lists the objects that are applied. For a quota, lists the changed amounts instead, if they are known.
+/// Lists the objects that are applied. For a quota, lists the changed amounts instead if they are known.
 fn written(plan: &AccountPlan) -> Vec<String> {
     let applied = || {
         plan.steps().filter_map(|action| match action {

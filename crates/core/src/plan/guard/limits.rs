@@ -13,8 +13,8 @@ use crate::plan::budget::{ACCESS, Budget, MEMBERS, RESUMED};
 use crate::plan::limit::{Limited, Verdict, judge, spent};
 use crate::plan::{AccountPlan, hash, loss};
 
-/// The sort key that decides which accounts pass a limit first: disabled accounts, then the longest absent, then by
-/// name.
+/// Returns the sort key that decides which accounts pass a limit first: disabled accounts, then the accounts that have
+/// been absent longest, then by name.
 fn precedence(plan: &AccountPlan) -> (bool, std::cmp::Reverse<u64>, &AccountName, &AccountId) {
     let disabled = matches!(plan.transition, Some(Transition::Suspend(Suspension::Disabled { .. })));
     let absent = plan.before.absence.map_or(0, |absence| absence.seconds);
@@ -31,7 +31,7 @@ pub(super) struct LimitEvaluator<'a> {
     refused_before: BTreeSet<AccountId>,
     /// Accounts whose members may not leave now.
     members_stay: BTreeSet<AccountId>,
-    /// Workspaces in which some people must stay because their removal is refused. All else in them may be done.
+    /// Workspaces in which some people must stay because their removal is refused. All other steps in them may be done.
     keep_people: BTreeSet<AccountId>,
     not_resumed: BTreeSet<AccountId>,
     /// Held accounts whose suspension waits for their release.
@@ -82,8 +82,8 @@ impl<'a> LimitEvaluator<'a> {
         self.refusals.push(Refusal { limit, class, allowed, wanted, what, accounts, hash, parts });
     }
 
-    /// Refuses removals that rest on a missing entry, if the last read of its source was not complete. The entry may
-    /// exist although this read lacks it.
+    /// Refuses removals that depend on a missing entry, if the last read of its source was not complete: the entry may
+    /// exist although the read does not show it.
     pub(super) fn completeness(&mut self, accounts: &[&AccountPlan]) {
         let mut by_source: BTreeMap<&str, Vec<&AccountPlan>> = BTreeMap::new();
         for plan in accounts.iter().copied() {
@@ -155,8 +155,8 @@ impl<'a> LimitEvaluator<'a> {
         }
     }
 
-    /// Refuses the plans that rest on a refused account. If a workspace rests on the refused removal of people, these
-    /// people stay in it, but its leaving members still leave.
+    /// Refuses the plans that depend on the change of a refused account. If the removal of people from a workspace
+    /// depends on such a change, these people stay in the workspace, but its leaving members still leave.
     pub(super) fn dependants(&mut self, accounts: &[&AccountPlan]) {
         let stays = |id: &AccountId| {
             [&self.refused, &self.refused_before, &self.held].into_iter().any(|some| some.contains(id))
@@ -201,7 +201,7 @@ impl<'a> LimitEvaluator<'a> {
         remaining
     }
 
-    /// Judges the alternatives of refused accounts, because members may leave within their own limits even if the
+    /// Judges the alternatives of refused accounts, because members may leave within a limit of their own, even if the
     /// account's removal is refused.
     pub(super) fn leavings(&mut self, accounts: Vec<AccountPlan>) -> Vec<AccountPlan> {
         let instead = accounts.iter().filter(|plan| self.refused_before.contains(&plan.id));
@@ -212,15 +212,15 @@ impl<'a> LimitEvaluator<'a> {
         self.remaining(accounts)
     }
 
-    /// Applies the limit of access that is removed because of the configuration. Drops the steps that exceed it.
+    /// Applies the limit for removals of access that the configuration causes. Drops the steps that exceed the limit.
     pub(super) fn access(&mut self, accounts: &mut Vec<AccountPlan>) {
         self.limit(&accounts.iter().collect::<Vec<_>>(), &ACCESS);
         accounts.iter_mut().filter(|plan| self.refused.contains(&plan.id)).for_each(loss::keep);
         accounts.retain(|plan| !plan.is_idle());
     }
 
-    /// Returns what the remaining accounts use of limits and approvals. Steps that wait for the pace of a change use
-    /// nothing yet.
+    /// Returns the amounts that the remaining accounts use of the limits, and the approvals that they use. Steps that
+    /// wait for the pace of a change use nothing yet.
     pub(super) fn used(&self, accounts: &[AccountPlan]) -> (BTreeMap<(Spending, String), u64>, BTreeSet<String>) {
         let (mut spent, mut approvals) = (BTreeMap::new(), self.whole.clone());
         for (plan, used) in accounts.iter().filter_map(|plan| Some((plan, self.uses.get(&plan.id)?))) {

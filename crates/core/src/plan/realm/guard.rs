@@ -48,8 +48,8 @@ pub struct RealmBounds {
     limits: Limits,
     /// The number of our users in the realm, by class.
     users: BTreeMap<String, u64>,
-    /// The number of roles that these users have, by class. For a deleted workspace, the holders of its roles are
-    /// counted in its own class.
+    /// The number of roles that these users have, by class. The holders of a deleted workspace's roles are counted in
+    /// the class of the workspace.
     roles: BTreeMap<String, u64>,
     spent: Vec<Spent>,
     approvals: BTreeMap<String, Timestamp>,
@@ -109,7 +109,7 @@ pub struct ApprovedStep {
     step: RealmStep,
     /// The budget that the step uses when it is done.
     spends: Option<Spending>,
-    /// The approval by which the step passes.
+    /// The approval by which the step passes, if any.
     approval: Option<String>,
 }
 
@@ -244,7 +244,7 @@ fn budget_of(step: &RealmStep) -> Option<&'static Limited> {
     }
 }
 
-/// Applies the limits, and collects what they refuse. Steps are identified by their index in the plan.
+/// Applies the limits, and collects the refusals. Steps are identified by their index in the plan.
 struct LimitEvaluator<'a> {
     realm: &'a str,
     bounds: &'a RealmBounds,
@@ -255,7 +255,7 @@ struct LimitEvaluator<'a> {
 }
 
 impl LimitEvaluator<'_> {
-    /// Applies one budget. Returns the approvals of the steps that pass by one.
+    /// Applies one budget. Returns the approvals by which steps pass.
     fn limit(&mut self, steps: &[RealmStep], budget: &Limited) -> BTreeMap<usize, String> {
         let sizes = self.bounds.sizes(budget);
         let mut by_class: BTreeMap<&str, Vec<usize>> = sizes.keys().map(|class| (class.as_str(), Vec::new())).collect();

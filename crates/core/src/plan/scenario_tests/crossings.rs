@@ -1,5 +1,5 @@
-//! Tests every state with every event of `tests/data/crossings.txt`, because most faults arise where two correct
-//! mechanisms meet.
+//! Tests every state with every event of `tests/data/crossings.txt`, because most faults arise from the interaction of
+//! two correct mechanisms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,14 +47,15 @@ impl Cell {
                 ["cluster", name, "up"] => {
                     world.inventory.clusters.extend(self.away.remove_entry(&ClusterName((*name).into())));
                 }
-                // Without its label, the cluster does not show the binding, but the binding still applies.
+                // The cluster does not show a binding without our label, but the binding still applies.
                 ["unlabelled", ..] => {
                     let binding = self.binding();
                     self.story.world.cluster().objects.remove(&binding);
                 }
                 ["finalizer", ..] => {
                     let binding = self.binding();
-                    self.story.world.cluster().objects.get_mut(&binding).expect("the world has it").deleting = true;
+                    self.story.world.cluster().objects.get_mut(&binding).expect("the world has the object").deleting =
+                        true;
                 }
                 ["finalized", ..] => {
                     let objects = &mut self.story.world.cluster().objects;
@@ -96,7 +97,7 @@ impl Cell {
 
     fn namespace(&mut self) -> &mut ObservedObject {
         let key = self.key();
-        self.story.world.cluster().objects.get_mut(&key).expect("the world has it")
+        self.story.world.cluster().objects.get_mut(&key).expect("the world has the object")
     }
 
     /// Returns the subjects of the bindings in namespaces with this name, in the clusters that answer.
@@ -138,8 +139,8 @@ impl Cell {
     }
 }
 
-/// Checks the access after two cycles. `own` and `others` are the names that were bound for foo and stays at the
-/// beginning.
+/// Checks the access after two cycles. `own` and `others` are the names that the bindings of tools `foo` and `stays`
+/// had at the beginning.
 fn promised(
     cell: &mut Cell,
     meaning: Option<Meaning>,

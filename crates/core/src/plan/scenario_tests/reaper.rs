@@ -43,11 +43,11 @@ impl Story {
                 let namespace = (*namespace).to_owned().try_into().expect("the word is a namespace name");
                 let (key, at) = (ObjectKey::namespace(&prod(), &namespace), self.world.now - hours_of(hours));
                 let cluster = self.world.inventory.clusters.get_mut(&prod()).expect("the cluster answers");
-                let found = Arc::make_mut(cluster).objects.get_mut(&key).expect("the world has it");
+                let found = Arc::make_mut(cluster).objects.get_mut(&key).expect("the world has the object");
                 Arc::make_mut(found.rare.get_or_insert_default()).last_use = Some(at);
             }
             ["pods", "gone", namespace] => {
-                let pods = self.world.inventory.pods.get_mut(&prod()).expect("the cluster shows it");
+                let pods = self.world.inventory.pods.get_mut(&prod()).expect("the cluster shows its pods");
                 Arc::make_mut(pods).pods.retain(|(place, _), _| place != namespace);
             }
             ["looks", times, hours] => {
@@ -58,7 +58,7 @@ impl Story {
         }
     }
 
-    /// Adds a pod that started `began` ago. A lifetime of `-` stands for none.
+    /// Adds a pod that started `began` ago. A lifetime of `-` means that the pod has none.
     fn pod(&mut self, namespace: &str, name: &str, began: &str, lifetime: &str, job: &[&str]) {
         let started = (began != "never").then(|| self.world.now - hours_of(began));
         let pod = ObservedPod {

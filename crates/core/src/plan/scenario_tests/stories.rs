@@ -1,4 +1,4 @@
-//! Runs one test per story. Add the name of each new file in `tests/data/scenarios` here.
+//! Runs one test per story. The name of each new file in `tests/data/scenarios` must be added here.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -52,6 +52,6 @@ fn every_story_has_its_test_and_every_plan_its_story() {
         files.map(|file| file.to_string_lossy().trim_end_matches(".txt").replace('-', "_")).collect()
     };
     let told: BTreeSet<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
-    assert_eq!(names("scenarios"), told, "the list of stories");
-    assert_eq!(names("plans"), told, "the plans");
+    assert_eq!(names("scenarios"), told, "NAMES lists all stories");
+    assert_eq!(names("plans"), told, "each story has a plan");
 }

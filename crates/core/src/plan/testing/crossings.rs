@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 const TEXT: &str = include_str!("../../../../../tests/data/crossings.txt");
 
-/// What an event does to the access that the tool had.
+/// The effect of an event on the access that the tool had.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
     Takes,
@@ -31,7 +31,7 @@ pub struct Matrix<Step> {
 
 impl<Step> Matrix<Step> {
     /// Reads the file. `steps` parses the lines that begin a state or an event or, if its second argument is `true`,
-    /// those that end it. If it returns `None`, the state or event is left out.
+    /// the lines that end it. If `steps` returns `None`, the state or event is left out.
     pub fn read(steps: impl Fn(&[&str], bool) -> Option<Vec<Step>>) -> Self {
         let mut matrix = Self { states: Vec::new(), events: Vec::new(), waits: BTreeSet::new() };
         for line in TEXT.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {

@@ -190,7 +190,7 @@ pub fn course() -> Class {
     }
 }
 
-/// Returns what the people of a class of groups get.
+/// Returns the rights and quotas that a class of groups gives to its people.
 pub fn workspace_of(class: &mut Class) -> &mut Workspace {
     let From::Groups(workspace) = &mut class.from else { panic!("class {} is not from groups", class.name) };
     workspace

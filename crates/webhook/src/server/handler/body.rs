@@ -12,8 +12,8 @@ use hyper::body::{Body as _, Bytes, Incoming};
 
 use crate::server::room::BODY_WITHIN;
 
-/// The largest body that is read. A review of an update contains the object twice. etcd accepts 1.5 MiB for one, and
-/// JSON may write a byte as six (`\u003c`). The rest of the limit is for the other fields of the review.
+/// The largest body that is read. A review of an update contains the object twice. etcd accepts 1.5 MiB for one object,
+/// and JSON may write one byte as six (`\u003c`). The rest of the limit is for the other fields of the review.
 pub const BODY_LIMIT: usize = 2 * 6 * (3 << 19) + (2 << 20);
 
 /// The most values of one body, as [`values`] counts them. A parsed value takes up to 120 bytes, which for a list or an
@@ -64,8 +64,8 @@ pub(super) fn discard(version: Version, mut body: Incoming) {
     tokio::spawn(tokio::time::timeout(BODY_WITHIN, rest));
 }
 
-/// Returns why an object may not become this large. An object that is too large already may stay, and become smaller.
-/// The daemon is exempt, because it only adds a short annotation.
+/// Returns why an object may not become this large. An object that is too large already may stay as large, or become
+/// smaller. The daemon is exempt, because it only adds a short annotation.
 pub(super) fn too_large(review: &Review<'_>, daemon: &str, length: usize, values: usize) -> Option<&'static str> {
     let can_be_updated = length <= BODY_LIMIT / OF_A_CREATION && values <= VALUES / OF_A_CREATION;
     if review.operation == Operation::Create && !can_be_updated {

@@ -268,7 +268,9 @@ impl Place<'_> {
                 if let (None, Some(existing)) = (&delivered.text, existing) {
                     narrowed = directory.make_private(name, existing)?;
                 }
-                let wrong = || HomeError::BadRequest { detail: "the entries name each other wrongly".into() };
+                let wrong = || HomeError::BadRequest {
+                    detail: "the context does not name the cluster and user of the request".into(),
+                };
                 let digest = delivered.digest.ok_or_else(wrong)?;
                 Ok((delivered.text.map(bytes), (digest, Beside { kept: delivered.kept, junk })))
             },

@@ -170,7 +170,7 @@ const NOT_YAML: &str = "have the account's owner repair the file or move it away
 const NO_ROOM: u64 = 64 << 10;
 
 fn quota(uid: u32, size: u64, free: u64) -> String {
-    let remedy = "raise it, or have its owner delete something";
+    let remedy = "raise the quota, or have the owner of the home delete something";
     if size > 0 && free < NO_ROOM {
         return format!("on the file server: the quota of this folder is used up (`df -h` shows it); {remedy}");
     }

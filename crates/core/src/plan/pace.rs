@@ -67,7 +67,7 @@ impl Progress {
         }
         let names: Vec<String> = self.stopped_by.iter().map(ToString::to_string).collect();
         format!(
-            "; paused, because these accounts fail since they got it: {}. It continues when they are fixed",
+            "; paused, because these accounts have failed since they got the change: {}. The change continues when they work again",
             names.join(", ")
         )
     }

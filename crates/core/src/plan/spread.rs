@@ -89,7 +89,7 @@ impl fmt::Display for Spread {
         let Self { class, what, wanted, limit, cycles, days } = self;
         write!(f, "limit {limit}: {wanted} {what} of class {class} take ")?;
         match (cycles, days) {
-            (None, _) => write!(f, "forever: the limit allows none"),
+            (None, _) => write!(f, "forever, because the limit allows none: raise the limit"),
             (Some(cycles), 1) => f.write_str(&super::wording::counted(*cycles, "cycle")),
             (Some(cycles), days) => write!(f, "{} over {days} days", super::wording::counted(*cycles, "cycle")),
         }

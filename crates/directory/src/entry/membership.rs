@@ -1,6 +1,6 @@
 //! Resolves the members of nested groups. PURE: no runtime, no client, no file system, no clock.
 //!
-//! Servers are asked only for direct members: `memberOf` and the matching rule LDAP_MATCHING_RULE_IN_CHAIN give
+//! Servers are asked only for direct members: `memberOf` and the matching rule `LDAP_MATCHING_RULE_IN_CHAIN` give
 //! different answers on different servers, and their changes are not reported. Cycles are cut. If groups are nested
 //! deeper than [`DEPTH`], the result says so.
 

@@ -234,7 +234,6 @@ fn kubectl_refuses(kind: &ErrorKind) -> bool {
             | ErrorKind::ExpectedFlowSequenceSeparator
             | ErrorKind::InvalidBlockScalarHeader
             | ErrorKind::InvalidColonPlacement
-            | ErrorKind::InvalidTagTerminator
             | ErrorKind::MappingKeyNotAllowed
             | ErrorKind::MappingValueNotAllowed
             | ErrorKind::MismatchedFlowCollectionEnd { .. }

@@ -136,7 +136,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
     let created = match &request.work {
         Work::EnsureHome { create: true, .. } | Work::MakeDirectory { .. } => {
             refuse_stand_in(&order.bounds, target)?;
-            ensure::make_home(prefix, target)?
+            ensure::make_home(prefix, target, matches!(request.work, Work::EnsureHome { .. }))?
         }
         _ => false,
     };

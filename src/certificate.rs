@@ -65,7 +65,7 @@ pub enum CertificateError {
     #[error("the signer's answer is not a certificate")]
     Unreadable,
     /// The certificate is for another key.
-    #[error("the certificate is not for our key")]
+    #[error("the certificate is not for the key of the request")]
     ForeignKey,
     /// The API server would give its holder another name or other groups.
     #[error("the certificate's subject is {found}, not {asked}")]

@@ -201,7 +201,7 @@ impl Metrics {
         );
         registry.register(
             "unknown_certificates",
-            "Certificates signed for requests of the daemon that it did not ask for",
+            "Certificates signed for requests in the daemon's name that Bursar did not make",
             self.unknown_certificates.clone(),
         );
         registry.register_with_unit(

@@ -1,5 +1,5 @@
-//! Packs a namespace into a file: all its objects as JSON, Secrets encrypted, as `tar.zst`. The file describes itself
-//! in `archive.json`; the digest in the ledger shows whether it was altered.
+//! Packs a namespace into a `tar.zst` file: all its objects as JSON, with the Secrets encrypted. The file describes
+//! itself in `archive.json`; the digest in the ledger shows whether it was altered.
 //!
 //! | in the file | what |
 //! |---|---|

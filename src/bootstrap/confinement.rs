@@ -150,7 +150,7 @@ impl ConfinementWatch {
                     .map(|field| format!("differs from what this version of bursar creates, in field {field}")),
             };
             if let Some(what) = what {
-                let remedy = if *repairable { "it is written again" } else { "run bursar init" };
+                let remedy = if *repairable { "the daemon writes it again" } else { "run bursar init" };
                 breaches.push(Breach { object, what: format!("{what}; {remedy}"), repairable: *repairable, outdated });
             }
         }

@@ -120,7 +120,7 @@ pub enum AccessError {
     #[error("the certificate for bursar:daemon cannot be used")]
     Certificate(#[source] VerifyError),
     /// The daemon's certificate has expired.
-    #[error("the daemon's own certificate ended at {0:.0}; run bursar init")]
+    #[error("the daemon's own certificate expired at {0:.0}; run bursar init")]
     Ended(jiff::Timestamp),
     /// The API server identifies the new credential as another user.
     #[error("the API server identifies the holder of the new certificate as {0:?} instead of bursar:daemon")]

@@ -1,5 +1,4 @@
-//! Derives what a configuration needs in one cluster: roles, namespaces, kinds and credentials. PURE: no runtime, no
-//! client, no file system, no clock.
+//! Derives what a configuration needs in one cluster: roles, namespaces, kinds and credentials. PURE.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

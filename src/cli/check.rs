@@ -114,7 +114,7 @@ fn of_egress(Egress { reached, unknown }: &Egress) -> Vec<String> {
     reached.chain(unknown).collect()
 }
 
-/// Returns warnings about settings that are valid but give protection away.
+/// Returns warnings about settings that are valid but weaken the protection.
 fn warnings(policy: &Policy) -> Vec<String> {
     let may_escalate = |class: &&Class| class.admission.uid.privilege_escalation;
     let escalation = |class: &Class| {

@@ -40,7 +40,7 @@ impl Context {
         let settings = self.read_settings(Settings::load)?;
         if !self.warned.replace(true) {
             for warning in &settings.warnings {
-                // Nothing is left to do about a closed standard error.
+                // If standard error is closed, the warning is lost.
                 let _ = writeln!(std::io::stderr(), "warning: {}", clean(warning));
             }
         }
@@ -54,8 +54,8 @@ impl Context {
 
     fn read_settings(&self, load: fn(&Path) -> Result<Settings, SettingsErrors>) -> Result<Settings, Failure> {
         let path = &self.global.config;
-        // A caller who may not read the file is not allowed to run the command. That is another error than a wrong
-        // configuration.
+        // A caller who may not read the file is not allowed to run the command. The error says this, and not that the
+        // configuration is wrong.
         if std::fs::File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
             return Err(Failure::new(Exit::Forbidden, format!("you may not read {}; {READING}", path.display())));
         }

@@ -102,7 +102,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("bursar ledger backup FILE", "copies the ledger, also while the daemon runs"),
     ("bursar ledger verify", "checks that the history was not changed"),
-    ("bursar ledger restore FILE", "replaces a damaged ledger by a backup"),
+    ("bursar ledger restore FILE", "replaces a damaged ledger with a backup"),
     ("bursar ledger rebuild", "rebuilds a lost ledger from directories, clusters and homes"),
     ("bursar completions bash >/etc/bash_completion.d/bursar", "installs the completions for bash"),
     ("bursar man --out FOLDER", "writes all manual pages into a folder"),

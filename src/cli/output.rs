@@ -71,7 +71,7 @@ pub(super) fn verbatim(text: &str) -> anyhow::Result<()> {
 pub(super) fn error(text: &str) {
     let width = width().filter(|_| io::stderr().is_terminal());
     let lines: Vec<String> = text.trim_end().split('\n').map(|line| folded(&clean(line), width)).collect();
-    // Nothing is left to do about a closed standard error.
+    // If standard error is closed, the message is lost.
     let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
 }
 

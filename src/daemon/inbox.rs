@@ -1,6 +1,6 @@
-//! Receives the events of the daemon. While a cycle runs, it answers questions with the state from before the cycle,
-//! cuts the cycle short for an order or a change, ends the cycle at a stop, and tells systemd's watchdog that the cycle
-//! makes progress.
+//! Receives the events of the daemon. While a cycle runs, this module answers questions with the state from before the
+//! cycle, cuts the cycle short for an order or a change, and ends the cycle at a stop. It also tells systemd's watchdog
+//! that the cycle makes progress.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -177,7 +177,7 @@ impl EndpointProbes {
                     endpoint.url
                 ),
                 Verdict::Refused(why) => format!(
-                    "{} does not accept our credentials: {why}; check its url, ca, tls_server_name and proxy in bursar.toml",
+                    "{} does not accept Bursar's credentials: {why}; check its url, ca, tls_server_name and proxy in bursar.toml",
                     endpoint.url
                 ),
             };

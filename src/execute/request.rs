@@ -169,7 +169,7 @@ pub enum RequestError {
     /// The server refused the request.
     #[error("{} ({})", .0.message, .0.code)]
     Refused(Box<Status>),
-    /// The server is busy, and answered so each time.
+    /// The server answered 429 or 503 each time.
     #[error("the API server is overloaded (429 or 503, {TRIES} times)")]
     Overloaded,
     /// The connection, TLS or the name resolution failed.

@@ -72,7 +72,7 @@ pub struct ClusterHealth {
     pub error: Option<String>,
     /// Why the inventory lacks the objects of a kind that is not essential.
     pub blind: Option<String>,
-    /// The number of objects of ours.
+    /// The number of Bursar's objects in the cluster.
     pub objects: usize,
 }
 

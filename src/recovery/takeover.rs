@@ -17,7 +17,7 @@ use crate::store::{FILE, Store};
 pub struct Remembered {
     /// The ledger with its new id.
     pub ledger: LedgerState,
-    /// The number of accounts of which the clusters knew something newer.
+    /// The number of accounts about which the clusters knew something newer.
     pub learned: usize,
     /// What remains unknown, as texts for administrators.
     pub doubts: Vec<String>,

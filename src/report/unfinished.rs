@@ -1,5 +1,4 @@
-//! Orders and decisions about accounts that are not finished, and what they wait for. PURE: no runtime, no client, no
-//! file system, no clock.
+//! Orders and decisions about accounts that are not finished, and what they wait for. PURE.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};

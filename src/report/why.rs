@@ -1,5 +1,5 @@
 //! Explains what an account has: the steps from the directory entry and the class to each object, or the step that
-//! fails. PURE: no runtime, no client, no file system, no clock.
+//! fails. PURE.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -161,15 +161,15 @@ impl Clusters {
                 if !*told && suspect.since + UNKNOWN_AFTER <= now {
                     *told = true;
                     let certificate = suspect.text.as_str();
-                    tracing::error!(%cluster, certificate, "a certificate that Bursar did not ask for was signed for the \
-                        daemon's request: treat the daemon's key as stolen");
+                    tracing::error!(%cluster, certificate, "a certificate was signed for a request in the daemon's name that \
+                        Bursar did not make: treat the daemon's key as stolen");
                 }
             }
         }
     }
 
-    /// Returns what the ledger has to record of certificates that Bursar did not ask for, because their requests may be
-    /// deleted and this process may end.
+    /// Returns what the ledger has to record of certificates that were signed for requests that Bursar did not make.
+    /// The requests may be deleted, and this process may end.
     pub(super) fn unknown_certificates(&self) -> (Vec<Change>, Vec<Event>) {
         let suspects = self.links.iter().flat_map(|(cluster, link)| link.suspects.iter().map(move |it| (cluster, it)));
         let told = suspects.filter(|(_, (_, (_, told)))| *told);

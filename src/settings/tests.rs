@@ -670,7 +670,7 @@ fn a_certificate_takes_the_place_of_a_password() {
     assert_eq!(identity.map(|key| key.reveal().to_owned()).as_deref(), Some("the key"));
     let wrong = |lines: &str| source(lines).expect_err(lines).to_string();
     assert!(wrong("").contains("client_key: client_certificate needs its key"));
-    assert!(wrong(&format!("{place}\nbind_dn = \"cn=a\"")).contains("bind_dn: the certificate says who we are"));
+    assert!(wrong(&format!("{place}\nbind_dn = \"cn=a\"")).contains("bind_dn: the certificate says who Bursar is"));
     assert!(
         wrong(&format!("{place}\npassword = {{ file = \"/x\" }}"))
             .contains("cannot be combined with client_certificate")

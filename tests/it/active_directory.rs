@@ -251,6 +251,6 @@ async fn an_entry_that_hides_user_account_control_is_rejected_with_its_id() {
     let found = read(source).await;
     assert_eq!(found.entries, []);
     let rejected = &found.rejected[0];
-    assert_eq!(rejected.why, "department is missing, or hidden from us");
+    assert_eq!(rejected.why, "department is missing, or hidden from Bursar");
     assert!(rejected.id.is_some(), "the account is present, and keeps what it has");
 }

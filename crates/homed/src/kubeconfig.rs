@@ -41,7 +41,7 @@ pub enum KubeconfigError {
     #[error("an entry of its `{0}` has a key twice")]
     Twice(&'static str),
     /// An entry with one of our names belongs to the user.
-    #[error("{0} in it is not ours")]
+    #[error("{0} in it is not Bursar's")]
     Foreign(String),
 }
 

@@ -1,5 +1,4 @@
-//! The rules of the daemon admission policy, each with the message of its refusal. PURE: no runtime, no client, no file
-//! system, no clock.
+//! The rules of the daemon admission policy, each with the message of its refusal. PURE.
 
 use serde_json::{Value, json};
 

@@ -61,7 +61,7 @@ struct Tenant {
     account: String,
     class: String,
     resolved: Resolved,
-    /// Removed from `resolved`, so that the audit also finds what the exceptions allow.
+    /// The tenant's exceptions. `resolved` does not have them, so that the audit also finds what they allow.
     exceptions: BTreeSet<ExceptedRule>,
 }
 

@@ -67,7 +67,7 @@ impl Authorities {
             let text = std::fs::read_to_string(&path).map(Zeroizing::new);
             let text = text.map_err(|source| AccessError::Read { path: path.clone(), source })?;
             let authority = authority(&text)
-                .ok_or(AccessError::Incomplete { path, what: "it is not one of our authorities; move it away" })?;
+                .ok_or(AccessError::Incomplete { path, what: "it is not a certificate authority of Bursar; move it away" })?;
             if authority.issued.not_after > now {
                 own.push(authority);
             }

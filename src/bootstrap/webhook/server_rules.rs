@@ -1,5 +1,5 @@
 //! Rules of classes that the API server evaluates itself: Services, scheduling, sysctls, ingress and storage classes,
-//! and hosts in further kinds. PURE: no runtime, no client, no file system, no clock.
+//! and hosts in further kinds. PURE.
 //!
 //! `init` makes a policy for each mode, which contains what the classes allow in that mode, so the daemon cannot change
 //! what a policy does. The daemon writes the bindings, which never change. If a ConfigMap were the policies' parameter,
@@ -38,7 +38,8 @@ pub(super) const LOOKED_AT: [(&str, &[&str]); 5] = [
 /// Resources without pods. The empty text stands for the kinds of `hosts.fields`.
 const WITHOUT_PODS: &str = "['', 'services', 'persistentvolumeclaims', 'ingresses', 'gateways']";
 
-/// The words of a rule that a class does not have in a mode.
+/// Stands in place of a rule's words, if a class does not have the rule in a mode. The words of a rule are the list of
+/// what the class allows.
 pub(super) const NO_RULE: &str = "-";
 
 fn name(mode: Mode) -> String {
@@ -237,8 +238,8 @@ pub(super) fn variables(class: &str, given: String, otherwise: String) -> Vec<Va
 /// comparisons, but they take time. Beyond this number, nothing is searched, and every item is checked like a new one.
 pub(super) const COMPARISONS: usize = 100_000;
 
-/// CEL for the items `item` of a list in the spec of the pod that are not `own`, without those that an update keeps.
-/// Nothing is searched if the list stays the same, so that finalizers of any object can be removed.
+/// CEL for the items in a list of the pod's spec for which `own` is false, without those that an update keeps. If the
+/// list stays the same, nothing is searched, so that a finalizer can be removed from any object.
 pub(super) fn foreign(list: &str, item: &str, own: &str) -> String {
     let [new, old] = ["spec", "old"].map(|of| format!("variables.{of}.{list}"));
     let (all, before) = (format!("{new}.orValue([])"), format!("{old}.orValue([])"));

@@ -129,7 +129,7 @@ impl TenantExecution<'_> {
                 let (what, why) = match reason {
                     Some(reason) if keys.is_empty() => ("SSH keys removed", reason.to_string()),
                     Some(reason) => ("SSH keys written", reason.to_string()),
-                    None if changed => ("SSH keys written again", "our block was changed".to_owned()),
+                    None if changed => ("SSH keys written again", "Bursar's block was changed".to_owned()),
                     None => return Ok(()),
                 };
                 done.events.push(self.event(what, why, json!({"home": home.home, "keys": keys})));

@@ -200,8 +200,8 @@ const ATTACKS_IT_REFUSES: &[&str] = &[
 ];
 /// Attacks about which the webhook is not asked: no class here creates a ConfigMap, so our label means nothing on one.
 const ATTACKS_ON_NOTHING: &[&str] = &["our-label-put-on", "our-label-stolen"];
-/// Cases that the API server itself refuses: a certificate for system:masters, and such changes of a pod's tolerations
-/// and resources.
+/// Cases that the API server itself refuses: a certificate for system:masters, and changes of a pod's tolerations and
+/// resources that Kubernetes does not allow.
 const ORDINARY_IT_REFUSES: &[&str] = &["approval-by-an-administrator", "old-root-pod-tolerates-more", "resize"];
 
 /// If the tenant sends the claim, the storage class is the tenant's choice. In

@@ -1,4 +1,4 @@
-//! Recognises the marks that disable an entry. PURE: no runtime, no client, no file system, no clock.
+//! Recognises the marks that disable an entry. PURE.
 
 use std::str::FromStr;
 
@@ -26,7 +26,7 @@ pub enum MarkTest {
     /// The value is equal to this, ignoring case. A `*` at the end matches any rest.
     Value(String),
     /// The value is a number that has one of these bits. Every account has such an attribute. If an entry does not show
-    /// it, the attribute is hidden from us, and the entry is rejected instead of counting as enabled.
+    /// it, the attribute is hidden from Bursar, and the entry is rejected instead of counting as enabled.
     Bits(u32),
     /// The value is a time in the past, as LDAP writes it (RFC 4517, 3.3.13) or Active Directory ([`file_time`]). The
     /// times that stand for "never" are not in the past.
@@ -42,7 +42,7 @@ impl DisabledMark {
     pub fn of(&self, raw: &RawEntry, now: Timestamp) -> Result<Option<String>, String> {
         let name = &self.attribute;
         if matches!(self.test, MarkTest::Bits(_)) && !raw.has(name) {
-            return Err(format!("{name} is missing, or hidden from us"));
+            return Err(format!("{name} is missing, or hidden from Bursar"));
         }
         for value in raw.texts(name) {
             if let Some(shown) = self.test.matches(value, now).map_err(|why| format!("{name} {why}"))? {
@@ -157,7 +157,7 @@ mod tests {
             assert_eq!(control(enabled), Ok(None), "{enabled}");
         }
         assert_eq!(control("0x202"), Err("userAccountControl \"0x202\" is not a number".to_owned()));
-        let hidden = "userAccountControl is missing, or hidden from us";
+        let hidden = "userAccountControl is missing, or hidden from Bursar";
         assert_eq!(mark("userAccountControl&2", &[]), Err(hidden.to_owned()));
     }
 

@@ -1,4 +1,4 @@
-//! An entry as a source returned it, not interpreted yet. PURE: no runtime, no client, no file system, no clock.
+//! An entry as a source returned it, not interpreted yet. PURE.
 
 use bursar_core::snapshot::freshness::Stamp;
 

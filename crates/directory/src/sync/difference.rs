@@ -1,5 +1,4 @@
-//! Compares a full read with the entries that result from incremental reads. PURE: no runtime, no client, no file
-//! system, no clock.
+//! Compares a full read with the entries that result from incremental reads. PURE.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -220,9 +220,9 @@ impl<'input> Reader<'input> {
 }
 
 /// Whether kubectl refuses a text for the same reason. This list was tested with `kubectl config view` on kubeconfigs
-/// with one or two faults. It leaves out what go-yaml accepts (a comment right after a quote, a quoted scalar that
-/// continues in column 0, a directive that ends a document), every kind that was not tested, and every kind that is
-/// also reported after the end of `{}` or `[]`.
+/// with one or two faults. It leaves out kinds that go-yaml accepts: a comment right after a quote, a quoted scalar
+/// that continues in column 0, a directive that ends a document. It also leaves out kinds that were not tested, and
+/// kinds that are reported even after the end of `{}` or `[]`.
 fn kubectl_refuses(kind: &ErrorKind) -> bool {
     matches!(
         kind,

@@ -136,9 +136,9 @@ impl Memory<'_> {
         if groups.len() > 1 && people.len() > 1 { groups } else { Vec::new() }
     }
 
-    /// Keeps the members whose leaving is doubted, in a complete read: the members of groups that became empty at once,
-    /// and people whom a group may name by a DN that their entry got after the entry was read. `elsewhere` are such
-    /// people of other domains.
+    /// Keeps the members whose leaving is doubted, in a complete read. These are the members of groups that became
+    /// empty at once, and people whose entry may have been renamed after it was read, so that a group names them by
+    /// their new DN. `elsewhere` are such people of other domains.
     pub(super) fn doubt_leavings(&mut self, read: &SourceRead, named: &mut Named, elsewhere: BTreeSet<AccountId>) {
         let mut emptied = BTreeSet::new();
         for holder in self.emptied(read) {

@@ -87,7 +87,7 @@ case $ready in *"namespaces are not listed yet"*) ;; *) fail "without an API ser
 review='{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u", "operation": "CREATE",
   "resource": {"group": "", "version": "v1", "resource": "pods"}, "namespace": "tool-foo", "object": {"spec": {}}}}'
 answer=$(curl -s --cacert "$files/tls.crt" --data "$review" https://localhost:$port/validate)
-case $answer in *'"allowed":false'*) ;; *) fail "without an identity it lets through: $answer" ;; esac
+case $answer in *'"allowed":false'*) ;; *) fail "a pod without an identity is not refused: $answer" ;; esac
 crun kill "$container" TERM
 until [ "$(crun state "$container" | python3 -c 'import json,sys; print(json.load(sys.stdin)["status"])')" = stopped ]; do
     [ "$((ends = ${ends:-0} + 1))" -lt 100 ] || fail "it does not end"

@@ -194,8 +194,8 @@ pub fn former_classes<'p>(
     cluster: &ClusterName,
 ) -> BTreeMap<String, &'p Class> {
     let has_namespaces = |class: &&Class| class.clusters.contains(cluster) && class.namespace.is_some();
-    // The class by which the tenant began stays in the list after the label has changed, so that no rules change at the
-    // end of a rename.
+    // After the label has changed, the class by which the tenant began is still in the list. So no rules change when
+    // the rename is complete.
     let mut accounts: BTreeMap<String, Vec<(&AccountId, bool)>> = BTreeMap::new();
     for ((id, _), tenant) in ledger.tenants.iter().filter(|((_, at), _)| at == cluster) {
         let Some(namespace) = &tenant.namespace else { continue };

@@ -140,7 +140,10 @@ fn throughput(site: &Site, recorded: &[Vec<u8>]) {
     let mut ratios: Vec<f64> = (0..ROUNDS)
         .map(|_| {
             let (theirs, ours) = (constant.full(recorded), webhook.full(recorded));
-            println!("constant answer: {theirs:.0} reviews/s, webhook: {ours:.0} reviews/s, ratio {:.2}", ours / theirs);
+            println!(
+                "constant answer: {theirs:.0} reviews/s, webhook: {ours:.0} reviews/s, ratio {:.2}",
+                ours / theirs
+            );
             ours / theirs
         })
         .collect();

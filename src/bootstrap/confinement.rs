@@ -61,7 +61,7 @@ pub struct Expected {
     /// The daemon may write the object.
     pub repairable: bool,
     /// The object depends on the configuration that `init` was given. It is therefore compared with the annotations
-    /// that `init` wrote on it. If `init` was given another configuration than the current one, the object is outdated.
+    /// that `init` wrote on it. If `init` was given a configuration other than the current one, the object is outdated.
     pub noted: bool,
     /// The object is a rule for adopted namespaces, which does not confine the daemon. If it differs, an administrator
     /// has not run `init` yet. If `manifest` has no `spec`, the object should not exist.

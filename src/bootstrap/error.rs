@@ -74,7 +74,7 @@ pub enum AccessError {
         /// The id of this ledger.
         ours: String,
     },
-    /// The administrator's kubeconfig is for another cluster than the one that was named.
+    /// The administrator's kubeconfig is for a cluster other than the named one.
     #[error(
         "{} reaches another cluster than {cluster}: their ConfigMaps bursar-owner differ; name an administrator's kubeconfig \
          of {cluster} with --admin-kubeconfig", path.display()

@@ -64,7 +64,7 @@ pub async fn owner(client: &Client) -> Result<Option<String>, AccessError> {
     Ok(read(client).await?.and_then(|map| ledger_id(&map)))
 }
 
-/// Rejects an administrator's kubeconfig for another cluster than the daemon's. Two clusters can have the same ledger,
+/// Rejects an administrator's kubeconfig for a cluster other than the daemon's. Two clusters can have the same ledger,
 /// so the UIDs of their `ConfigMap`s are compared, not the ledger's id. If the `ConfigMap` in the daemon's cluster
 /// cannot be read, nothing is compared.
 ///

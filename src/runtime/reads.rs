@@ -113,7 +113,7 @@ impl Reads {
         self.answers.reads.lock().retain(|_, answer| answer.terms.are_in_force(sources, policy));
     }
 
-    /// Marks every read that is in progress or not taken yet, so that its source is read again: an administrator asks
+    /// Marks every read that is in progress or not taken yet, so that its source is read again. An administrator asks
     /// for the present state, and such a read may have passed an entry before the entry changed.
     pub(super) fn outdate(&self) {
         self.tasks.lock().values_mut().for_each(|reading| reading.is_outdated = true);

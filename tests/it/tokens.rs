@@ -1,4 +1,4 @@
-//! `kind = "service-account"`: tokens for hosts outside of the cluster, from the real API server into real folders.
+//! `kind = "service-account"`: tokens for hosts outside the cluster, from the real API server into real folders.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -370,7 +370,8 @@ fn check_ldap(ldap: &LdapConfig) -> Result<(), SourceError> {
     }
     if let Some(identity) = &ldap.identity {
         if ldap.bind_dn.is_some() {
-            let why = "the certificate says who Bursar is, and the server maps it to an entry; remove bind_dn".to_owned();
+            let why =
+                "the certificate says who Bursar is, and the server maps it to an entry; remove bind_dn".to_owned();
             return Err(SourceError::new("bind_dn", why));
         }
         if identity.key.is_none() {

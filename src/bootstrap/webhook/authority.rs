@@ -66,8 +66,10 @@ impl Authorities {
         for path in names.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "pem")) {
             let text = std::fs::read_to_string(&path).map(Zeroizing::new);
             let text = text.map_err(|source| AccessError::Read { path: path.clone(), source })?;
-            let authority = authority(&text)
-                .ok_or(AccessError::Incomplete { path, what: "it is not a certificate authority of Bursar; move it away" })?;
+            let authority = authority(&text).ok_or(AccessError::Incomplete {
+                path,
+                what: "it is not a certificate authority of Bursar; move it away",
+            })?;
             if authority.issued.not_after > now {
                 own.push(authority);
             }

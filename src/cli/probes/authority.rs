@@ -10,13 +10,13 @@ use crate::daemon;
 use crate::execute::endpoint;
 use crate::policy::Endpoint;
 
-/// How many seconds before its end a CA is reported. In this time, another CA can be made and distributed.
+/// How many seconds before its expiry a CA is reported. In this time, another CA can be made and distributed.
 const ENDS_SOON: i64 = 30 * 24 * 3600;
 
-/// How many seconds before its end a client certificate is reported. In this time, another one can be requested.
+/// How many seconds before its expiry a client certificate is reported. In this time, another one can be requested.
 const CERTIFICATE_ENDS_SOON: i64 = 7 * 24 * 3600;
 
-/// Checks the CA bundle of an endpoint. If a CA ends soon, but another CA of the bundle issued the server's
+/// Checks the CA bundle of an endpoint. If a CA expires soon, but another CA of the bundle issued the server's
 /// certificate, that is not a problem: a replacement of the CA looks like this.
 pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
     let found = certificates(&endpoint.ca_pem);
@@ -44,7 +44,7 @@ pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
     Finding::bad(subject, format!("its CA expires {first}"), remedy)
 }
 
-/// Checks the CA of a directory. Returns a finding only if it ends soon.
+/// Checks the CA of a directory. Returns a finding only if it expires soon.
 pub(super) fn of_source(subject: &str, pem: &str) -> Option<Finding> {
     let soon = daemon::now().as_second() + ENDS_SOON;
     let last = certificates(pem).into_iter().map(|(_, ends)| ends).max()?;

@@ -191,8 +191,8 @@ impl TenantExecution<'_> {
         }
     }
 
-    /// Returns whether the credential in the home is still good: it is not due for renewal, and only the kubeconfig
-    /// around it changes.
+    /// Returns whether the credential in the home can stay: it is not due for renewal, and only the kubeconfig around
+    /// it changes.
     pub(super) fn standing(&self, credential: &DesiredCredential, reason: &Reason) -> Old {
         let key = CredentialKey::new(self.account.id.clone(), self.cluster.clone()).on(&credential.host);
         let certificate = self.run.ledger.certificates.get(&key);

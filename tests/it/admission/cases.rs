@@ -156,7 +156,7 @@ fn sent(site: &Site, sender: &Sender, part: &str, level: &str) -> Vec<(String, C
     };
     label("off");
     let all: Vec<&Case> = cases.values().flatten().map(|(_, case)| case).collect();
-    // As long as the webhook is still asked, it refuses to create an old pod that runs as root.
+    // The webhook refuses to create an old pod that runs as root, so this waits until the API server no longer asks it.
     let made = wait_for("the objects that the cases change are created", DEADLINE, || {
         sender.runtime.block_on(sender.make(&all)).ok()
     });

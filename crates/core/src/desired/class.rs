@@ -239,7 +239,7 @@ fn only<'p>(classes: BTreeMap<&str, (usize, &'p Class)>) -> Option<&'p Class> {
     classes.next().filter(|_| classes.next().is_none()).map(|(_, class)| class)
 }
 
-/// Returns the class that a former class became, if no recorded label names it: older versions recorded no labels.
+/// Returns the class that a former class became, for accounts without a recorded label: older versions recorded none.
 /// `classes` are the classes that now take the accounts that began in the former class. Some of these accounts may have
 /// moved to another class long before.
 fn successor<'p>(mut classes: BTreeMap<&'p str, (usize, &'p Class)>, ledger: &LedgerState) -> Option<&'p Class> {

@@ -117,8 +117,8 @@ pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'
 /// An example of defaults that let pods without resources pass every quota.
 pub const DEFAULTS: &str = "limit_range = { container = { default = { cpu = \"500m\", memory = \"512Mi\" } } }";
 
-/// Returns the resources because of which the API server refuses pods that do not set them ([`without_default`]), for
-/// at least one tenant of the class in the cluster. They come from the quota of the class, from workspaces, and from
+/// Returns the resources that a pod must set because of a quota ([`without_default`]): the API server refuses a pod
+/// that does not. Covers the tenants of the class in the cluster, with the quota of the class, of workspaces, and of
 /// overrides.
 #[must_use]
 pub fn traps<'p>(

@@ -221,7 +221,8 @@ fn is_for_mail_only(raw: &RawEntry) -> Result<bool, String> {
 
 /// Returns the SID of an entry.
 pub(crate) fn sid(raw: &RawEntry) -> Result<Sid, String> {
-    let value = raw.values(OBJECT_SID).next().ok_or_else(|| format!("{OBJECT_SID} is missing, or hidden from Bursar"))?;
+    let value =
+        raw.values(OBJECT_SID).next().ok_or_else(|| format!("{OBJECT_SID} is missing, or hidden from Bursar"))?;
     Sid::of_value(value).ok_or_else(|| format!("{OBJECT_SID} {} is not a SID", hex::encode(value)))
 }
 

@@ -220,7 +220,7 @@ impl AccessError {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == 404))
     }
 
-    /// The object was created, changed or removed in between.
+    /// Whether the object was created, changed or removed by somebody else since it was read.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if matches!(status.code, 404 | 409)))

@@ -232,7 +232,7 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long a cycle takes is no decision")]
+#[expect(clippy::disallowed_methods, reason = "how long a cycle takes is not a decision")]
 fn now() -> Instant {
     Instant::now()
 }

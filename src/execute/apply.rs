@@ -174,7 +174,8 @@ async fn apply_found(
     Ok(Applied { object: answer.object, created: false, adopted })
 }
 
-/// If no mark is kept, there is no key to check a seal with, and the label decides.
+/// Whether the namespace `found` is sealed for `account`. If no mark is kept, there is no key to check a seal with, and
+/// the label decides.
 fn is_sealed_for(server: &ApiServer, key: &ObjectKey, found: &Value, account: &AccountId) -> bool {
     let Some(mark) = server.mark() else { return is_ours(found) };
     let Ok(namespace) = NamespaceName::try_from(key.name.to_string()) else { return false };

@@ -193,7 +193,7 @@ impl StepError {
         }
     }
 
-    /// The cluster did not answer at all.
+    /// Whether the cluster did not answer at all.
     #[must_use]
     pub const fn is_loss(&self) -> bool {
         let (Self::Request(source) | Self::Workload { source, .. }) = self else { return false };
@@ -213,7 +213,7 @@ impl StepError {
         matches!(self, Self::Refused { source: RequestError::Refused(status), .. } if status.message.contains(RULE))
     }
 
-    /// The error concerns the cluster, and not a home or a credential.
+    /// Whether the error concerns the cluster, and not a home or a credential.
     #[must_use]
     pub const fn is_of_nobodys_home(&self) -> bool {
         !matches!(
@@ -227,7 +227,7 @@ impl StepError {
         )
     }
 
-    /// A home is on an export that hangs, so all other work on that export would hang too.
+    /// Whether a home is on an export that hangs. All other work on that export would hang too.
     #[must_use]
     pub const fn is_of_an_export(&self) -> bool {
         let (Self::Home(error) | Self::Undelivered(error)) = self else { return false };
@@ -239,13 +239,13 @@ impl StepError {
         )
     }
 
-    /// Another program uses a file in a home, which normally lasts only a moment.
+    /// Whether another program uses a file in a home, which normally lasts only a moment.
     #[must_use]
     pub const fn is_in_use(&self) -> bool {
         matches!(self, Self::Home(HomedClientError::Home(HomeError::InUse { .. })))
     }
 
-    /// The step takes time, and nothing is wrong.
+    /// Whether the step takes time although nothing is wrong.
     #[must_use]
     pub const fn is_under_way(&self) -> bool {
         matches!(self, Self::Terminating { stuck: false, .. })

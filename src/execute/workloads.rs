@@ -329,7 +329,7 @@ async fn park(server: &ApiServer, path: &str, uid: &str, parked: Value) -> Resul
     server.ask(path, Ask::Merge(&change)).await.map(|_| ())
 }
 
-/// The object is gone, or another object has its name.
+/// Whether the object is gone, or another object has its name.
 fn is_gone(error: &RequestError) -> bool {
     error.code() == Some(404) || error.is_other_uid()
 }

@@ -223,7 +223,7 @@ impl Drop for Attended<'_> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long a cycle waits is no decision about the directory")]
+#[expect(clippy::disallowed_methods, reason = "how long a cycle waits is not a decision about the directory")]
 pub(super) fn now() -> Instant {
     Instant::now()
 }

@@ -960,7 +960,7 @@ fn a_target_realm_uses_a_source_or_has_a_connection_of_its_own() {
     let of_source = |line: &str, expected: &str| told(&sso, &format!("source = \"sso\"\n{line}\n"), expected);
     of_source("clients = 1", "clients: there is no such key; did you mean client?");
     let example = r#"for example required_actions = ["UPDATE_PASSWORD"]"#;
-    of_source("mail = true", &format!("mail: the mail asks for required_actions; {example}"));
+    of_source("mail = true", &format!("mail: needs required_actions, for which the mail asks; {example}"));
     let odd = r#"required_actions: "A B" is not a required action; for example "UPDATE_PASSWORD""#;
     of_source(r#"required_actions = ["A B"]"#, odd);
     of_source(r#"interval = "0s""#, r#"interval: 0 leaves no time; for example "24h""#);

@@ -153,7 +153,7 @@ async fn settled(file: &Path) -> Result<Vec<u8>, LdifError> {
     Err(LdifError::Written { path: file.to_path_buf() })
 }
 
-#[expect(clippy::disallowed_methods, reason = "the age of a file is no decision about the directory")]
+#[expect(clippy::disallowed_methods, reason = "the age of a file is not a decision about the directory")]
 fn is_young(file: &std::fs::Metadata) -> bool {
     // If the time is in the future, the age is unknown. Waiting would take too long, so the file is read.
     let age = file.modified().ok().and_then(|at| std::time::SystemTime::now().duration_since(at).ok());

@@ -374,7 +374,7 @@ proptest! {
     }
 }
 
-/// Whether `of` contains every byte of `text` in order. The bytes between them are ours.
+/// Whether `of` contains all bytes of `text` in the same order. The bytes between them are ours.
 fn is_part_of(text: &str, of: &str) -> bool {
     let mut bytes = of.bytes();
     text.bytes().all(|byte| bytes.any(|other| other == byte))

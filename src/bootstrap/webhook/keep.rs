@@ -21,7 +21,7 @@ pub enum Kept {
         /// Its rules differ from those of the configuration.
         outdated: bool,
     },
-    /// It runs in the cluster and is in order.
+    /// It runs in the cluster and works.
     Well {
         /// When the next renewal is due.
         due: Timestamp,

@@ -76,7 +76,7 @@ fn unchosen(subject: &str, keys: &[String]) -> Option<Finding> {
 }
 
 /// The state of the webhook in a cluster.
-#[expect(clippy::large_enum_variant, reason = "there is one for each cluster, for a moment")]
+#[expect(clippy::large_enum_variant, reason = "one value for each cluster exists, and only for a moment")]
 enum Webhook {
     Absent {
         /// The rules that are not enforced; `None` if no tenant needs the webhook.

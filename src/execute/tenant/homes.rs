@@ -63,8 +63,9 @@ impl TenantExecution<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Steps in homes come last, and each is tried, so that a broken home or a file server that hangs delays neither
-    /// quota, policies and bindings nor the end of a tenant. A volume waits for its directory.
+    /// Whether `action` comes after all other steps because it needs a home. Each such step is tried even if another
+    /// fails. So a broken home or a file server that hangs delays neither quota, policies and bindings nor the end of a
+    /// tenant. A volume waits for its directory.
     pub(super) fn waits_for_a_home(&self, action: &Action) -> bool {
         match action {
             Action::Deliver { .. }

@@ -114,7 +114,7 @@ async fn a_suspended_member_of_a_workspace_has_no_access() {
         Account { state: Lifecycle::Active, ..Account::new(id, account, "people", directory_id, day(1)) }
     };
     let people = ["ann", "ben", "eve"].map(|name| new(AccountKind::User, name));
-    // No class selects eve, so she is no tenant.
+    // No class selects eve, so she is not a tenant.
     let people = people.map(|person| match person.name.as_str() {
         "eve" => Account { state: Lifecycle::New, ..person },
         _ => person,

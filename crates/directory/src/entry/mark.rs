@@ -110,7 +110,7 @@ const DAY: i64 = 24 * 3600;
 
 /// Parses the time at which an account expires. Returns `Some(None)` for "never": time 0, the beginning of 1970, which
 /// MIT Kerberos stores for "never"; and the end of the year 9999, which is later than a [`Timestamp`] can be.
-#[expect(clippy::option_option, reason = "text that is not a time differs from no time")]
+#[expect(clippy::option_option, reason = "a text that is not a time differs from an absent time")]
 fn expiry(value: &str) -> Option<Option<Timestamp>> {
     let Some(time) = broken_down(value) else { return file_time(value).ok() };
     match time.to_timestamp() {
@@ -134,7 +134,7 @@ mod tests {
         mark.of(&RawEntry::from_texts("cn=a", pairs), NOW.parse().expect("NOW is a valid time"))
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "compared with what a mark gives")]
+    #[expect(clippy::unnecessary_wraps, reason = "the value is compared with that of a mark")]
     fn yes(shown: &str) -> Result<Option<String>, String> {
         Ok(Some(shown.to_owned()))
     }

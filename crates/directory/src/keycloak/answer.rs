@@ -287,8 +287,8 @@ impl<'a> Scribe<'a> {
         raw
     }
 
-    /// Adds a person to a group. A member who is not among the listed users is hidden from Bursar, or was created after the
-    /// users were listed, and gets a DN that no listed user has.
+    /// Adds a person to a group. A member who is not among the listed users is hidden from Bursar, or was created after
+    /// the users were listed, and gets a DN that no listed user has.
     pub(super) fn member(&self, group: &mut RawEntry, member: &Member) {
         let unlisted = || {
             let dn = self.person(&member.username);

@@ -154,7 +154,7 @@ async fn ask(server: SocketAddr, name: &str) -> Result<Vec<Record>, String> {
 
 /// Returns a number that a stranger cannot easily guess. Apart from that, the network between us and our nameserver is
 /// trusted.
-#[expect(clippy::disallowed_methods, reason = "a number, and no time")]
+#[expect(clippy::disallowed_methods, reason = "needs a number that changes, not the time")]
 fn id() -> u16 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let [.., a, b] = (now.subsec_nanos() ^ std::process::id()).to_be_bytes();

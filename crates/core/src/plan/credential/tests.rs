@@ -96,7 +96,7 @@ fn a_binding_names_a_service_account_only_after_that_was_made() {
         let before = world.ledger.accounts[&foo].generation;
         order(&mut world, &foo, OrderKind::Revoke);
         let (approved, refusals) = world.guarded();
-        assert!(refusals.is_empty(), "a revocation is no removal of access: {refusals:?}");
+        assert!(refusals.is_empty(), "a revocation does not count as a removal of access: {refusals:?}");
         world.execute_until(&approved, killed_after);
         let named = |world: &World| world.bound.values().flatten().cloned().collect::<std::collections::BTreeSet<_>>();
         let is_there = |world: &World, name: &str| {

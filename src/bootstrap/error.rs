@@ -76,7 +76,7 @@ pub enum AccessError {
     },
     /// The administrator's kubeconfig is for a cluster other than the named one.
     #[error(
-        "{} reaches another cluster than {cluster}: their ConfigMaps bursar-owner differ; name an administrator's kubeconfig \
+        "{} reaches a cluster other than {cluster}: their ConfigMaps bursar-owner differ; name an administrator's kubeconfig \
          of {cluster} with --admin-kubeconfig", path.display()
     )]
     OtherCluster {

@@ -30,7 +30,7 @@ pub(super) async fn run(context: &Context, arguments: Ensure) -> Result<Exit, Fa
                 return told(context, &answer);
             }
             Ok(answer) => last = answer.text,
-            // Many people log in at once and the daemon has no free connection, or the daemon restarts.
+            // Many people log in at the same time and the daemon has no free connection, or the daemon restarts.
             Err(ClientError::Broken(_)) => {}
             Err(error) => return Err(error.into()),
         }

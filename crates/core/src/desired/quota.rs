@@ -17,7 +17,7 @@ use crate::quantity::{compare, sum};
 /// Overrides that are in force, by resource.
 pub type Overrides<'a> = BTreeMap<&'a str, &'a QuotaOverride>;
 
-/// Returns the class whose quota applies if a tenant has several: the first with a quota.
+/// Returns the class whose quota applies to a tenant of several classes: the first class with a quota.
 #[must_use]
 pub fn class_of<'a>(classes: &[&'a Class]) -> Option<&'a Class> {
     let mut with_namespace = classes.iter().copied().filter(|class| class.namespace.is_some());
@@ -144,7 +144,7 @@ pub fn traps<'p>(
     without_default(class, resources.map(String::as_str)).into_iter().collect()
 }
 
-/// Returns the defaults and bounds of single containers.
+/// Returns the LimitRange of the class; `None` if the class has none.
 #[must_use]
 pub fn limit_range(namespace: &NamespaceName, class: &Class) -> Option<Value> {
     class.limit_range.as_ref().map(|limits| {

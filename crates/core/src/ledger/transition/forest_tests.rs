@@ -138,7 +138,7 @@ fn groups_with_members_of_another_domain_do_not_empty_at_once() {
     forest.hears(both(false));
     assert_eq!(forest.members(), ["p1"]);
     let why = forest.ledger.sources["root"].completeness.to_string();
-    assert!(why.contains("2 groups show no member at once"), "{why}");
+    assert!(why.contains("2 groups became empty in the same read"), "{why}");
 }
 
 #[test]

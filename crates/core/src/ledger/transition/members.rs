@@ -96,7 +96,7 @@ impl Memory<'_> {
         }
         places.values().all(|(emptied, shown)| emptied >= shown).then(|| {
             format!(
-                "{} groups show no member at once, but the ledger knows some, for example of {example}; if they are \
+                "{} groups became empty in the same read, but the ledger knows members, for example of {example}; if they are \
                  really empty, run: bursar directory accept {}",
                 emptied.len(),
                 read.source

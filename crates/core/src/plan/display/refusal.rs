@@ -54,7 +54,7 @@ impl fmt::Display for Refusal {
             EMPTIED => {
                 return write!(
                     f,
-                    "refused: {} groups of {class} show no member at once, such as {}. They keep their members. If they \
+                    "refused: {} groups of {class} became empty in the same read, such as {}. They keep their members. If they \
                      are really empty: bursar directory accept {class}",
                     number(*wanted),
                     accounts.first().map_or("", |account| account.name.as_str())

@@ -132,8 +132,8 @@ impl Metrics {
         self.webhook_failing.get_or_create(&[("cluster", cluster.to_owned())]).set(i64::from(failing));
     }
 
-    /// Sets the number of faults of the daemon's confinement, the number of certificates that the daemon did not ask
-    /// for, and the seconds until the daemon's own certificate expires.
+    /// Sets the number of faults of the daemon's confinement, the number of certificates that were signed for requests
+    /// in the daemon's name that Bursar did not make, and the seconds until the daemon's own certificate expires.
     pub fn confinement(&self, cluster: &str, (broken, unknown): (usize, usize), own: Option<i64>) {
         let label = [("cluster", cluster.to_owned())];
         self.confinement.get_or_create(&label).set(count_gauge(broken));

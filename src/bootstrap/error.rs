@@ -89,7 +89,7 @@ pub enum AccessError {
     #[error("{} is a credential that Bursar issued; name a kubeconfig of the cluster's administrator", .0.display())]
     OfBursar(PathBuf),
     /// The cluster has no objects of Bursar, so it is probably the wrong one.
-    #[error("cluster {cluster}: the cluster of {} has nothing of Bursar; nothing was removed", path.display())]
+    #[error("cluster {cluster}: the cluster that {} reaches has no objects of Bursar; nothing was removed", path.display())]
     NothingOfBursar {
         /// The named cluster.
         cluster: ClusterName,
@@ -136,7 +136,8 @@ pub enum AccessError {
     NoRights(String),
     /// An older `init` gave the daemon too few rights.
     #[error(
-        "{what}: the daemon may not, because an older `bursar init` gave it no rights for the webhook; run: bursar init"
+        "{what}: the daemon has no right to do this, because an older `bursar init` gave it none for the webhook; run: \
+         bursar init"
     )]
     Outdated {
         /// The request.
@@ -157,7 +158,7 @@ pub enum AccessError {
         /// The last state of the Deployment.
         why: String,
     },
-    /// The webhook outside of the cluster does not answer.
+    /// The webhook outside the cluster does not answer.
     #[error(
         "the webhook at {url} does not answer after {} s ({why}); its files are written, and nothing is enforced yet. Start it \
          (systemctl enable --now bursar-webhook on its host), then install again",

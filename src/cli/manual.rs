@@ -337,7 +337,7 @@ fn webhook() -> String {
          certificate requests\n.SH SYNOPSIS\n.B bursar\\-webhook\n\\fB\\-\\-dir\\fR FOLDER [\\fB\\-\\-listen\\fR ADDRESS] \
          [\\fB\\-\\-health\\fR ADDRESS] [\\fB\\-\\-log\\-format\\fR plain|json]\n.br\n.B bursar\\-webhook approve\n\
          \\fB\\-\\-dir\\fR FOLDER [\\fB\\-\\-health\\fR ADDRESS] [\\fB\\-\\-log\\-format\\fR plain|json]\n.SH DESCRIPTION\n\
-         Outside of the cluster, units bursar\\-webhook and bursar\\-approver run this program with the files that\n\
+         Outside the cluster, units bursar\\-webhook and bursar\\-approver run this program with the files that\n\
          .B bursar webhook install\nand\n.B bursar approver install\nwrite. Changed files are read again without a \
          restart.\n.SH OPTIONS\n",
     );

@@ -141,7 +141,7 @@ impl Clusters {
             let Some(link) = self.links.get_mut(cluster) else { continue };
             for signed in effects.server.certificates().signed() {
                 let Signed { subject, fingerprint, not_after, request } = signed;
-                // `bursar webhook install` requests the certificate of a webhook outside of the cluster. Its user may
+                // `bursar webhook install` requests the certificate of a webhook outside the cluster. Its user may
                 // only read namespaces.
                 if subject == format!("CN={WEBHOOK_USER}") {
                     continue;

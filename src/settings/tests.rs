@@ -308,7 +308,7 @@ fn errors_in_a_credential_name_what_its_kind_needs() {
         &[
             r#"directory: "/srv/{name}" is beneath none of homes.prefixes: /data/project, /home"#,
             r#"directory: "/srv/{name}" needs {host} once; for example "/srv/outside/{host}/{name}""#,
-            r#"hosts: "Ce1" has other than lower case letters, digits and '-', or more than 40; for example "ce1""#,
+            r#"hosts: "Ce1" may have only lower case letters, digits and '-', at most 40 of them; for example "ce1""#,
             r#"hosts: "b" is listed twice"#,
             r#"lifetime: must be between 10m and 30d; for example "1h""#,
         ],
@@ -323,7 +323,7 @@ fn errors_in_a_credential_name_what_its_kind_needs() {
     told(
         &format!("kind = \"oidc\", {login}"),
         &[
-            r#"client_id: "a b" has other than letters, digits and any of . _ : / + -"#,
+            r#"client_id: "a b" may have only letters, digits and any of . _ : / + -"#,
             r#"grant: "password" is none of: auto, device-code"#,
             r#"issuer: "http://sso" is not an https URL; for example "https://sso.example.org/realms/site""#,
             r#"kind: kind = "oidc" needs from = "users", because a tool cannot log in"#,

@@ -346,9 +346,9 @@ impl MarkKeeper {
             && own.refused.as_deref() != Some(&*claim)
         {
             let cluster = &self.owner.cluster;
-            tracing::warn!(%cluster, "a copy of this ledger asked to run in this one's place, and was refused");
+            tracing::warn!(%cluster, "a process with a copy of this ledger asked to run instead of this process, and was refused");
             if let Err(error) = self.merge(json!({REFUSED: claim})).await {
-                tracing::error!(%cluster, error = chain(&error), "the copy of this ledger was not refused");
+                tracing::error!(%cluster, error = chain(&error), "cannot refuse the process with a copy of this ledger");
             }
         }
     }

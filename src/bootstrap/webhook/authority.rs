@@ -21,13 +21,13 @@ use crate::bootstrap::{AccessError, files};
 use crate::certificate::{self, Issued};
 use crate::identity::ClusterName;
 
-/// An authority is valid for four years and replaced after two. A certificate for a year (outside of the cluster)
+/// An authority is valid for four years and replaced after two. A certificate for a year (outside the cluster)
 /// therefore never outlives its authority.
 const AUTHORITY: Duration = Duration::from_hours(4 * 365 * 24);
 const REPLACED_AFTER: SignedDuration = SignedDuration::from_hours(2 * 365 * 24);
 /// The lifetime of a certificate in the cluster. It is renewed after two thirds.
 pub(super) const WITHIN: Duration = Duration::from_hours(30 * 24);
-/// The lifetime of a certificate outside of the cluster, which is not renewed automatically.
+/// The lifetime of a certificate outside the cluster, which is not renewed automatically.
 pub const OUTSIDE: Duration = Duration::from_hours(365 * 24);
 /// Certificates are backdated by this much, so that clocks that are slow by less accept them.
 const BACKDATED: SignedDuration = SignedDuration::from_mins(5);

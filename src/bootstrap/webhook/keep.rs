@@ -14,7 +14,7 @@ use super::{AccessError, Found, Reached, WebhookRequest, found, put};
 pub enum Kept {
     /// It is not installed.
     Absent,
-    /// It runs outside of the cluster, where only an administrator can replace its files.
+    /// It runs outside the cluster, where only an administrator can replace its files.
     Outside {
         /// When its certificate expires.
         not_after: Option<Timestamp>,

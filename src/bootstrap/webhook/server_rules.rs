@@ -437,7 +437,7 @@ fn classes() -> Vec<Value> {
 
 /// Returns the validation that refuses to scale an object of a site manifest. A request for `/scale` shows no labels,
 /// so neither the webhook's selector nor its rules find these objects. The autoscaler of a tenant is refused too. If
-/// the class's own manifests contain an autoscaler, controllers outside of the namespace may scale, because KEDA and
+/// the class's own manifests contain an autoscaler, controllers outside the namespace may scale, because KEDA and
 /// others scale from zero themselves.
 fn scale(exempt: &[String]) -> Value {
     let groups: Vec<String> =

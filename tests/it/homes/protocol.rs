@@ -98,7 +98,7 @@ async fn every_message_gets_an_answer_or_a_close() {
     assert_eq!(
         names_in(target.home.parent().expect("the path has a parent")),
         ["foo"],
-        "nothing is written outside of the home"
+        "nothing is written outside the home"
     );
 }
 

@@ -98,7 +98,7 @@ fn made<'v, 'a>(review: &Review<'_>, object: &'v Json<'a>) -> impl Iterator<Item
     template.into_iter().chain(job).chain(list(of_sets, "volumeClaimTemplates")).chain(ephemeral)
 }
 
-/// Whether the scheduler, or the controller of a storage driver (a service account outside of the claim's namespace),
+/// Whether the scheduler, or the controller of a storage driver (a service account outside the claim's namespace),
 /// does its usual work on a claim. These clients write the claim's `/status`, finalizers and annotations, but none of
 /// Bursar's own keys.
 fn is_drivers_work(review: &Review<'_>, new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> Result<bool, Malformed> {

@@ -1,4 +1,4 @@
-//! The table of the kinds that Bursar creates: one row per kind. Code outside of this module that treats kinds
+//! The table of the kinds that Bursar creates: one row per kind. Code outside this module that treats kinds
 //! differently reads a column or matches exhaustively on [`ManagedKind`].
 
 /// Declares the enum and the list of its variants together, so that no kind is missing from the list.

@@ -231,7 +231,7 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason)
 }
 
 /// Returns the home of a delivery, and the kubeconfig in it. Rows of older versions name no home, except the folder of
-/// a host. If such a row has a file outside of the account's present home, the home is derived from the end of the
+/// a host. If such a row has a file outside the account's present home, the home is derived from the end of the
 /// path.
 fn place(look: Look<'_>, delivery: &Delivery, account: &Account) -> Option<(PathBuf, PathBuf)> {
     let mut known = delivery.home.iter().chain(&account.home);

@@ -35,7 +35,7 @@ pub(super) async fn servers(config: &LdapConfig, failures: &mut Vec<String>) -> 
                         .partition(|found| config.ca_pem.is_some() || is_of_zone(&url.host, &found.host));
                     failures.extend(others.iter().map(|other| {
                         format!(
-                            "{}: {other} is not used: it is outside of the zone, and without `ca` a public certificate \
+                            "{}: {other} is not used: it is outside the zone, and without `ca` a public certificate \
                              of its name would be trusted; set `ca`, or name the server in `urls`",
                             url.host
                         )

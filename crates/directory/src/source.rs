@@ -522,7 +522,7 @@ mod tests {
     #[test]
     fn the_port_of_a_global_catalogue_is_refused() {
         let mut config = source(&["ldaps://dc1:3269"]);
-        assert_eq!(config.check(), Ok(()), "outside of Active Directory, 3269 is a port like any other");
+        assert_eq!(config.check(), Ok(()), "outside Active Directory, 3269 is a port like any other");
         config.attributes = Preset::Ad.attributes();
         assert_eq!(config.check().map_err(|error| error.key), Err("urls"));
     }

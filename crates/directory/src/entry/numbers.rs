@@ -66,7 +66,7 @@ enum By {
 /// Finds the numbers of one read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Numbers {
-    /// The configured source; `None` outside of Active Directory, where there are only attributes.
+    /// The configured source; `None` outside Active Directory, where there are only attributes.
     told: Option<Ids>,
     by: By,
     map: IdMap,

@@ -192,7 +192,7 @@ impl<'input> Reader<'input> {
     }
 
     /// Refuses a tab in the indentation of the node that begins at `to`, and of the lines between it and the last token
-    /// (`from`). Outside of flow collections, go-yaml reports "character that cannot start any token" for such a tab.
+    /// (`from`). Outside flow collections, go-yaml reports "character that cannot start any token" for such a tab.
     fn indented(&self, from: usize, to: usize) -> Result<(), DocumentError> {
         let start = self.text[..from].rfind(['\n', '\r']).map_or(0, |at| at + 1);
         let between = self.text.get(from..to).unwrap_or_default();

@@ -483,7 +483,7 @@ fn violations_older_than_a_rule_may_stay_but_not_get_worse() {
 }
 
 #[test]
-fn in_a_ledger_older_than_the_rules_they_only_audit() {
+fn rules_that_are_newer_than_the_ledger_only_audit() {
     let site = Site::alone();
     let meddler = Meddler::new(&site);
     let ledger = site.settings.state_dir.join("ledger.db");

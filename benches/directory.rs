@@ -133,7 +133,7 @@ async fn read(sources: &[SourceConfig], pass: &Pass, policy: &Policy) -> Duratio
     let began = Instant::now();
     let snapshot = fetch(sources, pass, policy, daemon::now()).await;
     let took = began.elapsed();
-    let [read] = snapshot.reads.as_slice() else { panic!("one source") };
+    let [read] = snapshot.reads.as_slice() else { panic!("there is one source") };
     assert_eq!((&read.completeness, read.rejected.first()), (&Completeness::Complete, None));
     assert!(read.entries.len() >= 15_000, "{} entries", read.entries.len());
     took

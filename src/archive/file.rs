@@ -157,7 +157,7 @@ mod tests {
         let packed = packed();
         let written = archives.write("a.tar.zst", &packed).expect("written");
         let path = archives.path("a.tar.zst");
-        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        let mode = |path: &Path| fs::metadata(path).expect("the path exists").permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(path.parent().expect("a folder"))), (0o600, 0o700));
         assert_eq!(archives.read("a.tar.zst", &written.digest).expect("read").about, packed.about);
         fs::write(archives.path("b.tar.zst.partial"), "half").expect("written");

@@ -307,7 +307,9 @@ mod tests {
         let [(kind, object), _] = unpacked.objects.as_slice() else { panic!("{:?}", unpacked.objects) };
         assert_eq!((kind.as_str(), object["data"]["key"].as_str()), ("configmaps", Some("plain")));
         assert!(object["status"].is_null() && object["metadata"]["managedFields"].is_null(), "{object}");
-        assert!(unpacked.secrets(&Identities::default()).expect("there are none").is_empty());
+        assert!(
+            unpacked.secrets(&Identities::default()).expect("an archive without Secrets needs no identity").is_empty()
+        );
     }
 
     #[test]

@@ -88,7 +88,7 @@ mod tests {
         assert!(ensure_seal_key(&state_dir).expect("written"));
         let key = std::fs::read(state_dir.join(SEAL_KEY)).expect("a key");
         assert_eq!(key.len(), 32);
-        assert!(!ensure_seal_key(&state_dir).expect("kept"));
+        assert!(!ensure_seal_key(&state_dir).expect("the existing key is kept"));
         assert_eq!(std::fs::read(state_dir.join(SEAL_KEY)).expect("a key"), key);
     }
 

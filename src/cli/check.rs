@@ -205,7 +205,7 @@ mod tests {
     fn a_warning_names_exports_that_adopted_namespaces_mount_as_any_user() {
         let mut policy = policy();
         let mut class = profile();
-        let From::Adopted(adopts) = &mut class.from else { panic!("it adopts") };
+        let From::Adopted(adopts) = &mut class.from else { panic!("the class adopts namespaces") };
         let export = AllowedVolume::Nfs { server: "nfs.example.org".to_owned(), path: "/srv/".to_owned() };
         adopts.admission.allowed_volumes = vec![export, AllowedVolume::Token("istio-ca".to_owned())];
         policy.classes.insert(class.name.clone(), class);

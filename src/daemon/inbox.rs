@@ -280,7 +280,7 @@ mod tests {
             inbox.defer(Event::Asked(question(reply)));
             answers.push(answer);
         }
-        let last = answers.pop().expect("a question was asked").await.expect("it is answered at once");
+        let last = answers.pop().expect("a question was asked").await.expect("the last question is answered at once");
         assert_eq!(last.expect_err("the question is refused").exit_code, 75);
         assert!(answers.iter_mut().all(|answer| answer.try_recv().is_err()), "the others wait");
         let (reply, _caller) = oneshot::channel();

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_than_the_width_are_under_way() {
+    async fn no_more_requests_than_the_width_are_in_progress() {
         let pace = Pace::default();
         let mut places = Vec::new();
         for _ in 0..16 {

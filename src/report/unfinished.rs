@@ -370,7 +370,7 @@ mod tests {
         let begun = world.ledger.failures.get(&place).expect("the suspension has begun").clone();
         let failed = crate::ledger::Failure { attempts: 2, reason: "no answer".to_owned(), ..begun };
         world.ledger.apply(&Change::Failure(foo, ClusterName("prod".into()), Some(failed)));
-        let [text] = said(&world, true).try_into().expect("one");
+        let [text] = said(&world, true).try_into().expect("there is one text");
         assert!(text.starts_with("tool:foo: suspend (ordered by ann) waits for suspend in prod: no answer"), "{text}");
     }
 

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_cycle_waits_once_for_a_late_answer_and_a_later_one_takes_it() {
+    async fn a_cycle_waits_once_for_a_late_answer_and_a_later_cycle_takes_it() {
         let (changed, (tell, told)) = (Arc::default(), tokio::sync::oneshot::channel());
         let mut asking = Some(Asking::begin(told, &changed));
         let soon = Some(Duration::from_millis(1));

@@ -251,7 +251,7 @@ mod tests {
         let answered = |proof: &Proof| {
             let answer = Answer { at: now(), proof: proof.clone(), is_used: false };
             let mut sources = look_ups.sources.lock();
-            sources.get_mut("people").expect("was asked").answers.insert(due(1).id, answer);
+            sources.get_mut("people").expect("the source was asked").answers.insert(due(1).id, answer);
         };
         answered(&gone);
         for _ in 0..3 {

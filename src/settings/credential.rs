@@ -80,7 +80,8 @@ fn lifetime(fields: &Table<'_>, default: Duration, most: Duration, said: &str, e
 }
 
 fn hosts(fields: &Table<'_>) -> Vec<HostName> {
-    let label = Regex::new("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$").expect("a constant that a test compiles");
+    let label = Regex::new("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
+        .expect("the constant is a valid regex, which a test compiles");
     let hosts = fields.texts("hosts").unwrap_or_default();
     if hosts.is_empty() {
         fields.wrong("hosts", "missing: each host has a token of its own; for example [\"ce1\"]");

@@ -429,7 +429,7 @@ fn a_host_of_an_adopted_namespace_must_not_be_a_tenants() {
 }
 
 #[test]
-fn exempt_group_cannot_end_the_text_it_is_written_in() {
+fn an_exempt_group_cannot_end_the_text_that_contains_it() {
     for odd in [r"a'] || true || group in ['", r"a\\\\", r"a\nb", ""] {
         let errors = errors(&format!("[webhook]\nexempt = [\"system:masters\", \"{odd}\"]\n"));
         assert!(errors.len() == 1 && errors[0].starts_with("bursar.toml: webhook.exempt: "), "{odd}: {errors:?}");
@@ -468,7 +468,7 @@ fn all_errors_are_reported_at_once() {
 }
 
 #[test]
-fn a_class_without_namespace_is_never_one_by_mistake() {
+fn a_class_without_namespace_must_set_roles_and_must_not_set_a_quota() {
     let errors = errors("[class.tool]\nfrom = \"tools\"\nclusters = [\"prod\"]\nquota = { pods = \"1\" }\n");
     assert!(errors.iter().any(|error| error.contains("class.tool.namespace: missing")), "{errors:?}");
     assert!(errors.iter().any(|error| error.contains("class.tool.roles: missing")), "{errors:?}");
@@ -1050,7 +1050,8 @@ fn egress_rules_of_a_class_are_checked_together() {
 #[test]
 fn strict_egress_refuses_what_check_warns_about() {
     let strict = "[security]\nstrict_egress = true\n";
-    let errors = load(&with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict)).expect_err("it must be refused").0;
+    let errors =
+        load(&with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict)).expect_err("the configuration must be refused").0;
     assert!(
         matches!(&*errors, [one] if one.starts_with("bursar.toml: class.tool.network: reaches nfs.server 198.51.100.7")),
         "{errors:?}"

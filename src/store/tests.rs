@@ -353,7 +353,7 @@ proptest! {
             let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
             store.write(&lock, &everybody(), &[event("begin")], at(0)).await.expect("written");
             for (n, batch) in batches.iter().enumerate() {
-                let n = i64::try_from(n).expect("few");
+                let n = i64::try_from(n).expect("the number is small");
                 store.write(&lock, batch, &[event("a"), event("b")], at(10 + n)).await.expect("written");
             }
             store.finish(&lock, cycle_end(at(20))).await.expect("finished");
@@ -363,7 +363,7 @@ proptest! {
             let file = reader.state().await.expect("loaded");
             assert_eq!(file, memory);
             let (events, _) = reader.verify().await.expect("the chain holds");
-            assert_eq!(events, 1 + 2 * i64::try_from(batches.len()).expect("few"));
+            assert_eq!(events, 1 + 2 * i64::try_from(batches.len()).expect("the number is small"));
         });
     }
 }
@@ -379,7 +379,7 @@ async fn a_second_writer_is_refused() {
 async fn a_file_that_is_not_a_ledger_is_refused_and_the_error_names_the_remedy() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join(FILE), vec![b'x'; 8192]).expect("a file");
-    let error = Store::open(folder.path()).await.expect_err("not a ledger");
+    let error = Store::open(folder.path()).await.expect_err("the file is not a ledger");
     assert!(error.to_string().contains("bursar ledger restore"), "{error}");
 }
 
@@ -395,7 +395,8 @@ async fn triggers_reject_changes_to_the_history() {
         "INSERT INTO event SELECT 9, at, actor, account, account_id, action, reason, ticket, plan, detail, hash, hash FROM event WHERE id = 2",
         "INSERT INTO event SELECT 3, at, actor, account, account_id, action, reason, ticket, plan, detail, 'x', hash FROM event WHERE id = 2",
     ] {
-        let error = sqlx::query(statement).execute(&mut store.connection).await.expect_err("append-only");
+        let error =
+            sqlx::query(statement).execute(&mut store.connection).await.expect_err("the history is append-only");
         assert!(error.to_string().contains("append-only"), "{error}");
     }
 }
@@ -414,9 +415,9 @@ async fn a_history_that_was_changed_in_the_file_fails_verification() {
             let drop = sqlx::AssertSqlSafe(format!("DROP TRIGGER IF EXISTS {trigger}"));
             sqlx::query(drop).execute(&mut store.connection).await.expect("the owner of the file can drop triggers");
         }
-        sqlx::query(forgery).execute(&mut store.connection).await.expect("forged");
+        sqlx::query(forgery).execute(&mut store.connection).await.expect("the history can be forged");
         let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
-        let error = reader.verify().await.expect_err("broken");
+        let error = reader.verify().await.expect_err("the chain is broken");
         assert!(error.to_string().contains(found), "{error}");
     }
 }
@@ -427,12 +428,15 @@ async fn after_a_write_fails_on_a_full_disk_memory_equals_the_file_and_the_store
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     store.write(&lock, &everybody(), &[], at(0)).await.expect("written");
     let before = store.state().clone();
-    let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut store.connection).await.expect("pages");
+    let pages: i64 = sqlx::query_scalar("PRAGMA page_count")
+        .fetch_one(&mut store.connection)
+        .await
+        .expect("the pages can be counted");
     let limit = |pages: i64| sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"));
-    sqlx::query(limit(pages)).execute(&mut store.connection).await.expect("a disk of this size");
+    sqlx::query(limit(pages)).execute(&mut store.connection).await.expect("the size of the file can be limited");
     let many: Vec<_> =
         (10..250).map(|n| Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)))).collect();
-    let error = store.write(&lock, &many, &[event("seen")], at(1)).await.expect_err("full");
+    let error = store.write(&lock, &many, &[event("seen")], at(1)).await.expect_err("the disk is full");
     assert!(chain(&error).contains("disk is full"), "{}", chain(&error));
     assert!(error.is_of_the_disk() && store.is_stuck());
     assert_eq!(*store.state(), before);
@@ -458,7 +462,7 @@ async fn a_backup_during_writes_shows_one_moment() {
         let mut reader = ReadStore::open(&path.join(FILE)).await.expect("readable");
         let mut lengths = Vec::new();
         while !ended.is_cancelled() {
-            let second = i64::try_from(lengths.len()).expect("few");
+            let second = i64::try_from(lengths.len()).expect("the number is small");
             let copy = backup::nightly(&mut reader, &path, at(second)).await.expect("a backup");
             let plain = path.join("plain.db");
             let (mut from, mut to) = (File::open(&copy.path).expect("a backup"), File::create(&plain).expect("a file"));
@@ -467,7 +471,7 @@ async fn a_backup_during_writes_shows_one_moment() {
             let accounts = copied.state().await.expect("loaded").accounts.len();
             // Each write adds one account and one event.
             let before = everybody().len();
-            assert_eq!(i64::try_from(accounts - before).expect("few"), copy.events - 1);
+            assert_eq!(i64::try_from(accounts - before).expect("the number is small"), copy.events - 1);
             lengths.push(copy.events);
         }
         lengths
@@ -525,7 +529,7 @@ async fn while_a_process_reads_a_closed_ledger_opening_fails() {
     sqlx::query("SELECT * FROM account").fetch_all(&mut *read).await.expect("rows");
     let error = Store::open(folder.path()).await.expect_err("a read is open");
     assert!(matches!(&error, StoreError::Read(file) if *file == path), "{error}");
-    read.commit().await.expect("done");
+    read.commit().await.expect("the read ends");
     Store::open(folder.path()).await.expect("the reader is done");
 }
 
@@ -539,7 +543,7 @@ async fn a_reader_does_not_block_closing_the_ledger() {
     drop(lock);
     reader.state().await.expect("the reader can still read");
     drop(reader);
-    let (store, _lock) = Store::open(folder.path()).await.expect("opened");
+    let (store, _lock) = Store::open(folder.path()).await.expect("the ledger can be opened");
     store.close().await.expect("closed");
     assert!(!folder.path().join("ledger.db-wal").exists());
 }

@@ -354,7 +354,7 @@ fn padded_job(world: &World, namespace: &str) -> String {
             true
         };
         let size = fullest(takes, (1 << 20, 2 << 20)).await;
-        make(size).await.expect("it was taken before")
+        make(size).await.expect("the API server accepts a pod of this size")
     })
 }
 

@@ -186,7 +186,9 @@ pub fn parse(bytes: &[u8], entries: &mut Vec<RawEntry>) -> Result<(), LdifError>
             }
             (None, _) => return Err(wrong(format!("an entry begins with dn:, not with {name}:"))),
             (Some(_), "changetype" | "control") => {
-                return Err(wrong("this is a change record; only content records can be read, as in the output of slapcat".to_owned()));
+                return Err(wrong(
+                    "this is a change record; only content records can be read, as in the output of slapcat".to_owned(),
+                ));
             }
             (Some(_), "dn") => return Err(wrong("an empty line is missing before this dn".to_owned())),
             (Some(entry), _) => entry.add(name.as_bytes(), &value),

@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn members_at_once_is_refused_outside_of_active_directory() {
+    fn members_at_once_is_refused_outside_active_directory() {
         let mut config = source(&["ldaps://a"]);
         if let SourceKind::Ldap(ldap) = &mut config.kind {
             ldap.members_at_once = Some(10);

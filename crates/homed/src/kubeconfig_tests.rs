@@ -177,7 +177,7 @@ fn json_kubeconfigs_stay_json() {
 }
 
 #[test]
-fn a_file_that_is_no_kubeconfig_is_refused() {
+fn a_file_that_is_not_a_kubeconfig_is_refused() {
     for text in [
         "- a\n",
         "hello",

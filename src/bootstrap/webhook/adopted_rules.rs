@@ -353,7 +353,7 @@ mod tests {
     fn given(change: impl FnOnce(&mut AdoptedAdmission)) -> Vec<Adopting> {
         let mut policy = sample();
         let mut class: Class = profile();
-        let From::Adopted(adopts) = &mut class.from else { panic!("it adopts") };
+        let From::Adopted(adopts) = &mut class.from else { panic!("the class adopts namespaces") };
         change(&mut adopts.admission);
         policy.classes.insert(class.name.clone(), class);
         Adopting::of(&policy, &prod())

@@ -244,9 +244,9 @@ mod tests {
         let both = open(folder.path(), 800);
         let bundle = both.bundle(&old, at(800));
         assert_eq!(certificates(&bundle).len(), 2);
-        let serving = sign(&both, &old, 800).expect("the old one signs");
+        let serving = sign(&both, &old, 800).expect("the old authority signs");
         assert!(is_signed_by(&serving, &old), "the API server does not trust the new authority yet");
-        let serving = sign(&open(folder.path(), 801), &bundle, 801).expect("the new one signs");
+        let serving = sign(&open(folder.path(), 801), &bundle, 801).expect("the new authority signs");
         assert!(is_signed_by(&serving, &bundle) && !is_signed_by(&serving, &old));
 
         let one = open(folder.path(), 1500).bundle(&bundle, at(1500));

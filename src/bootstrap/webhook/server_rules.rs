@@ -568,7 +568,7 @@ mod tests {
             let found = variables.iter().find(|variable| variable["name"] == "otherwise").expect("the variable");
             found["expression"].as_str().expect("a text").to_owned()
         };
-        let [enforce, warn, _] = &policies(&given)[..] else { panic!("one policy for each mode") };
+        let [enforce, warn, _] = &policies(&given)[..] else { panic!("each mode has one policy") };
         let known = "variables.class in ['-', 'tool'] ? {'': ''}";
         assert_eq!(expression(enforce), format!("{known} : {{'': '', 'services': ''}}"));
         assert_eq!(expression(warn), format!("{known} : {{'': ''}}"));

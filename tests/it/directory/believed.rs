@@ -112,7 +112,7 @@ async fn a_sentinel_must_show_its_attributes() {
 }
 
 #[tokio::test]
-async fn groups_that_lose_all_members_at_once_are_treated_as_hidden() {
+async fn groups_that_lose_all_members_in_one_read_keep_them_as_hidden() {
     let slapd = site(SlapdOptions::default());
     let mut source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
     source.attributes.members_required = false;

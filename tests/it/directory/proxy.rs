@@ -424,7 +424,7 @@ fn controls(message: &mut [u8], length_byte: u8) {
 /// Runs the read `ways()[nth]` with its first, middle and last message spoiled in every way of [`spoiled`].
 async fn spoil(nth: usize) {
     let site = Site::new(false, HASTY).await;
-    let (how, begun) = ways(&site).await.into_iter().nth(nth).expect("there are four");
+    let (how, begun) = ways(&site).await.into_iter().nth(nth).expect("there are four ways to read");
     let truth = read(site.source.clone()).await;
     site.length(how, &begun, &truth).await;
     let messages = site.proxy.messages();

@@ -100,7 +100,9 @@ async fn the_test_of_a_delivery_tries_the_files_beside_the_kubeconfig() {
         let target = homed.home(name);
         make_directory(&target.home.join(".kube"), UID);
         plant(&target.home.join(".kube").join(OUR_USER));
-        let Work::TestDelivery { planned, replace_unparsable } = test_delivery() else { unreachable!("test_delivery returns this request") };
+        let Work::TestDelivery { planned, replace_unparsable } = test_delivery() else {
+            unreachable!("test_delivery returns this request")
+        };
         let planned = PlannedEntries { token: true, ..planned };
         let tried = homed.ask(&target, Work::TestDelivery { planned, replace_unparsable }).await;
         assert_eq!(tried.expect_err("the token cannot be written").reason(), reason);

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_a_class_may_have_manifests_of_are_namespaced() {
+    fn manifests_of_a_class_have_only_namespaced_kinds() {
         let wide = ManagedKind::ALL.iter().filter(|kind| kind.row().site_may_bring && !kind.row().namespaced);
         assert_eq!(wide.count(), 0);
     }

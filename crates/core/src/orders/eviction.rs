@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_stops_removes_and_proves_and_so_does_a_second_one() {
+    fn a_killed_or_repeated_eviction_plans_the_same_steps() {
         let (mut world, foo) = evicted();
         let steps = |world: &World| {
             let plan = world.plan();

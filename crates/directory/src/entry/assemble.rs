@@ -476,7 +476,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     #[test]
-    fn groups_with_one_gid_say_whom_they_name() {
+    fn groups_with_the_same_gid_list_the_accounts_that_they_name() {
         let puppet = "\ndn: cn=x,ou=groups,dc=x\nobjectClass: posixGroup\ncn: x\ngidNumber: 52503\nmemberUid: bob\n\
                       entryUUID: x\n";
         let read = read(&source(), &(SITE.to_owned() + puppet));

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_outside_of_the_allowed_folders_is_rejected() {
+    fn a_home_outside_the_allowed_folders_is_rejected() {
         for wrong in ["/etc", "/home", "/homestead/foo", "/", "/root/.ssh"] {
             assert_eq!(why(&[("homeDirectory", wrong)]), format!("home {wrong} is not beneath /data/project or /home"));
         }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn only_refuses_several_values() {
+    fn several_values_and_binary_values_are_refused() {
         let mut entry = RawEntry::from_texts("cn=a", &[("cn", "a"), ("cn", "b"), ("sn", "c")]);
         entry.add(b"photo", &[0xff]);
         assert_eq!(entry.only("sn"), Ok(Some("c")));

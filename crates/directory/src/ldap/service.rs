@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_outside_of_the_zone_is_told_apart() {
+    fn a_target_outside_the_zone_is_recognised() {
         let services =
             ["_ldap._tcp.example.org", "_ldap._tcp.dc._msdcs.example.org", "_ldap._tcp.Site._sites.Example.org."];
         for (host, inside) in [

@@ -196,7 +196,7 @@ fn a_partial_read_enables_nobody() {
 }
 
 #[test]
-fn groups_that_empty_at_once_are_doubted_and_a_single_one_is_not() {
+fn groups_that_become_empty_in_one_read_are_doubted_and_a_single_group_is_not() {
     let with = |groups: &[(&str, &[i64])]| {
         let groups = groups.iter().map(|(name, members)| group(name, members));
         people(6).into_iter().chain(groups).collect::<Vec<_>>()

@@ -113,7 +113,7 @@ fn a_tool_that_groups_list_by_name_stays_with_the_gid() {
 }
 
 #[test]
-fn an_entry_that_may_not_have_a_name_gains_nothing_by_it() {
+fn an_entry_that_may_not_have_its_name_gains_no_membership_by_that_name() {
     let puppet = called("p1", in_staff(person(2)));
     let rejected = RejectedEntry {
         source: SOURCE.to_owned(),
@@ -194,7 +194,7 @@ fn a_member_who_is_renamed_during_the_read_stays() {
 }
 
 #[test]
-fn groups_that_empty_at_once_keep_their_members_and_everything_else_is_believed() {
+fn groups_that_become_empty_in_one_read_keep_their_members_and_the_rest_is_believed() {
     let groups = |emptied: i64, last: &[i64]| {
         let one = |number: i64| match number {
             0 => staff(if emptied > 0 { &[] } else { &[1] }),

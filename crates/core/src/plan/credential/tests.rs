@@ -89,7 +89,7 @@ fn a_revocation_makes_another_service_account_and_a_suspension_leaves_none() {
 }
 
 #[test]
-fn a_binding_names_a_service_account_only_after_that_was_made() {
+fn a_binding_names_a_service_account_only_after_its_creation() {
     for killed_after in 0..8 {
         let (mut world, foo) = tokens();
         world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };

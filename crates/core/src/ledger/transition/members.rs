@@ -1,4 +1,4 @@
-//! Decides who stays a member: handles groups that became empty all at once, and members who are named but have no
+//! Decides who stays a member: handles groups that became empty in the same read, and members who are named but have no
 //! entry in the read.
 
 use std::borrow::Cow;
@@ -137,8 +137,8 @@ impl Memory<'_> {
     }
 
     /// Keeps the members whose leaving is doubted, in a complete read. These are the members of groups that became
-    /// empty at once, and people whose entry may have been renamed after it was read, so that a group names them by
-    /// their new DN. `elsewhere` are such people of other domains.
+    /// empty in the same read, and people whose entry may have been renamed after it was read, so that a group names
+    /// them by their new DN. `elsewhere` are such people of other domains.
     pub(super) fn doubt_leavings(&mut self, read: &SourceRead, named: &mut Named, elsewhere: BTreeSet<AccountId>) {
         let mut emptied = BTreeSet::new();
         for holder in self.emptied(read) {

@@ -68,8 +68,8 @@ impl Context {
         Ok(ControlClient::new(&control_socket(&self.global.config))?)
     }
 
-    /// Returns the path of the ledger: that of `--ledger`, or the configured one. For the latter, root becomes user
-    /// `bursar`.
+    /// Returns the path of the ledger: that of `--ledger`, or the configured one. To read the configured ledger, root
+    /// becomes user `bursar`.
     pub(super) fn ledger(&self) -> Result<PathBuf, Failure> {
         if let Some(path) = &self.global.ledger {
             return Ok(path.clone());

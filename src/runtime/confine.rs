@@ -25,8 +25,8 @@ use crate::ledger::{LedgerState, UnknownCertificate};
 use crate::packed_text::DigestText;
 use crate::policy::Policy;
 
-/// How long a certificate may be unknown before it is reported. The daemon's own certificate needs this time: the
-/// ledger records the key of every other request before the request is made, but not the key of the daemon's own.
+/// How long a certificate may be unknown before it is reported. A new certificate of the daemon itself is unknown for a
+/// moment, because the ledger records the keys of all other requests before they are made, but not this one.
 const UNKNOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// What is known of the daemon's confinement in one cluster.
@@ -169,7 +169,7 @@ impl Clusters {
     }
 
     /// Returns what the ledger has to record of certificates that were signed for requests that Bursar did not make.
-    /// The requests may be deleted, and this process may end.
+    /// Without the record, they would be forgotten if somebody deletes the requests or this process ends.
     pub(super) fn unknown_certificates(&self) -> (Vec<Change>, Vec<Event>) {
         let suspects = self.links.iter().flat_map(|(cluster, link)| link.suspects.iter().map(move |it| (cluster, it)));
         let told = suspects.filter(|(_, (_, (_, told)))| *told);

@@ -89,8 +89,8 @@ impl Authorities {
         Ok(())
     }
 
-    /// Returns the authorities that the API server must trust: our own, and the unexpired authorities of `believed`.
-    /// The API server trusts the latter already, and they may belong to a former host.
+    /// Returns the authorities that the API server must trust: our own, and the unexpired authorities of `believed`,
+    /// which the API server trusts already and which may belong to a former host.
     pub(super) fn bundle(&self, believed: &str, now: Timestamp) -> String {
         let mut bundle: Vec<String> = self.own.iter().map(|authority| authority.pem.trim().to_owned()).collect();
         for pem in certificates(believed) {

@@ -139,11 +139,11 @@ fn errors_name_key_value_and_example() {
     );
     told(
         r#"volumes = [{ name = "home", kind = "dynamic", size = "1Gi", nfs = { server = "nfs", path = "/x" } }]"#,
-        "class.tool.volumes.home.nfs: only volumes of kind static, shared or personal have it",
+        "class.tool.volumes.home.nfs: only volumes of kind static, shared or personal have this key",
     );
     told(
         r#"volumes = [{ name = "own", kind = "personal", size = "1Gi", directory = "/home/{name}" }]"#,
-        "class.tool.volumes.own.directory: a personal volume from a storage class does not have it",
+        "class.tool.volumes.own.directory: a personal volume from a storage class does not have this key",
     );
     told(
         r#"volumes = [{ name = "scratch", kind = "dynamic" }]"#,

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_approved_workloads_start_after_an_eviction() {
+    fn only_named_workloads_start_after_an_eviction() {
         let (mut world, foo) = evicted();
         world.cycle();
         let refused = ordered(&mut world, OrderRequest::Resume(target()));

@@ -204,7 +204,7 @@ const ATTACKS_ON_NOTHING: &[&str] = &["our-label-put-on", "our-label-stolen"];
 /// resources that Kubernetes does not allow.
 const ORDINARY_IT_REFUSES: &[&str] = &["approval-by-an-administrator", "old-root-pod-tolerates-more", "resize"];
 
-/// If the tenant sends the claim, the storage class is the tenant's choice. In
+/// Cases in which the storage class counts as the tenant's choice, because the tenant sends the claim. In the test
 /// `the_clusters_default_storage_class_does_not_count_as_a_choice`, Kubernetes chooses it.
 const ORDINARY_THEY_CHOSE: &[&str] = &["claim-with-the-default-class-of-the-cluster"];
 

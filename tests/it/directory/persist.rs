@@ -255,7 +255,7 @@ async fn after_a_fault_anywhere_the_subscription_becomes_right_again() {
             proxy.set(fault);
             let before = proxy.connections.load(Ordering::SeqCst);
             let told = Told::begin(toolforge(behind.clone()));
-            // The fault can also lie after the initial content, so a change follows.
+            // The fault can also occur after the initial content was sent, so a change follows.
             slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "uidNumber", &[&(2900 + at % 50).to_string()]));
             let end = Instant::now() + DEADLINE;
             while proxy.connections.load(Ordering::SeqCst) < before + 2 {

@@ -229,7 +229,7 @@ impl Site {
         copy
     }
 
-    /// Returns how many bytes the server sends for such a read over a good connection. If the read uses several
+    /// Returns how many bytes the server sends for a read of this kind over a good connection. If the read uses several
     /// connections, only the longest counts.
     async fn length(&self, how: How, begun: &SyncCache, truth: &SourceRead) -> usize {
         self.proxy.bytes();

@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn an_age_is_never_negative() {
         let (metrics, mut state) = (Metrics::default(), LedgerState::default());
-        let at = |second| Timestamp::from_second(second).expect("a time");
+        let at = |second| Timestamp::from_second(second).expect("the time is valid");
         metrics.backup(Some(at(9_000)), false);
         metrics.realm(false, Some(at(9_000)), 0);
         let read = serde_json::json!({

@@ -75,7 +75,8 @@ pub struct InitReport {
     pub not_after: Timestamp,
     /// Whether this run generated `seal.key`.
     pub seal_key_drawn: bool,
-    /// The cluster's approver has other rules than this configuration needs; `bursar approver install` updates it.
+    /// Whether the cluster's approver has other rules than this configuration needs. `bursar approver install` updates
+    /// it.
     pub approver_outdated: bool,
 }
 

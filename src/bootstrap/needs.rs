@@ -38,7 +38,7 @@ pub struct Adopting {
 pub struct Confinement {
     /// Names of the accounts that may have admin and impersonation roles; empty to allow every account.
     pub administrators: BTreeSet<String>,
-    /// An approver approves the daemon's certificate requests, so the daemon may not approve them.
+    /// Whether an approver approves the daemon's certificate requests. If so, the daemon may not approve them.
     pub approver: bool,
 }
 

@@ -162,7 +162,7 @@ pub struct BackupStatus {
 /// The state of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// The watches that access depends on are up to date, and nothing keeps the daemon from working there.
+    /// Whether the watches that access depends on are up to date, and nothing keeps the daemon from working there.
     pub ready: bool,
     /// Why the cluster is not ready, or why nothing is written there.
     pub trouble: Option<String>,

@@ -90,8 +90,8 @@ pub(super) struct Inbox {
     requests: mpsc::Receiver<Request>,
     /// Events that came during a cycle and wait for its end.
     waiting: VecDeque<Event>,
-    /// A cycle was cut short for a change or a login, and no cycle has finished since. Until then, only an order cuts
-    /// another cycle short, because there may be changes and logins without end.
+    /// Whether a cycle was cut short for a change or a login, and no cycle has finished since. If so, only an order
+    /// cuts another cycle short, because there may be changes and logins without end.
     pub(super) was_cut: bool,
     pulse: Interval,
 }

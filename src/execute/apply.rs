@@ -23,9 +23,9 @@ use crate::packed_text::UuidText;
 pub struct Applied {
     /// The object as the API server shows it.
     pub object: Value,
-    /// The object was created.
+    /// Whether the object was created.
     pub created: bool,
-    /// The object belonged to somebody else before.
+    /// Whether the object belonged to somebody else before.
     pub adopted: bool,
 }
 

@@ -130,7 +130,7 @@ pub enum StepError {
         namespace: NamespaceName,
         /// What keeps it from ending.
         why: String,
-        /// Waiting alone will not help.
+        /// Whether waiting alone will not help.
         stuck: bool,
     },
     /// The plan names a cluster that is not connected.

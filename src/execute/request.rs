@@ -154,7 +154,7 @@ impl Ask<'_> {
 /// The answer to a request that the server carried out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiAnswer {
-    /// The object did not exist before (201).
+    /// Whether the object did not exist before (201).
     pub created: bool,
     /// The object, or a `Status`.
     pub object: Value,

@@ -38,7 +38,7 @@ pub(super) struct TenantExecution<'a> {
     pub(super) narrowing: Vec<&'a Action>,
     /// Everything else.
     pub(super) actions: Vec<&'a Action>,
-    /// The plan is complete: nothing of it is left to a later cycle.
+    /// Whether the plan is complete: nothing of it is left to a later cycle.
     pub(super) is_whole: bool,
     /// The failure of `narrowing`, if it concerns only a home or a workload past its lifetime. After any other failure,
     /// `actions` are not carried out.

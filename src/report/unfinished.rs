@@ -26,7 +26,7 @@ pub struct Unfinished {
     pub by: Option<Note>,
     /// Texts for administrators, each with the remedy.
     pub waits_for: Vec<String>,
-    /// A limit or an incomplete read holds the change back.
+    /// Whether a limit or an incomplete read holds the change back.
     pub refused: bool,
 }
 
@@ -380,7 +380,7 @@ mod tests {
         world.another_cluster("gpu");
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         (0..2).for_each(|_| drop(world.cycle()));
-        world.policy.classes.get_mut("tool").expect("a class").clusters = vec![prod()];
+        world.policy.classes.get_mut("tool").expect("the class exists").clusters = vec![prod()];
         (0..2).for_each(|_| drop(world.cycle()));
         let gpu = ClusterName("gpu".into());
         assert!(world.ledger.objects.keys().any(|key| stops_pods(key) && key.cluster == gpu), "it is sealed there");

@@ -38,7 +38,7 @@ pub(super) struct Confinement {
     /// The objects that should exist, with the choices that they were made from. Rebuilt when the choices or the
     /// configuration change.
     expected: Option<(Said, Vec<Expected>)>,
-    /// `expected` was made from an older configuration.
+    /// Whether `expected` was made from an older configuration.
     is_outdated: bool,
     asking: Option<Asking<Result<Answer, AccessError>>>,
     /// The version of the watch that was compared last.

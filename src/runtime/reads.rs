@@ -46,7 +46,7 @@ pub(super) struct Reads {
 struct Reading {
     terms: Arc<Terms>,
     whole: bool,
-    /// An administrator has asked for a read that begins after this one.
+    /// Whether an administrator has asked for a read that begins after this one.
     is_outdated: bool,
     task: AbortOnDropHandle<()>,
 }

@@ -15,7 +15,7 @@ use crate::identity::is_dns_label;
 pub(super) struct Wrong {
     pub(super) key: String,
     pub(super) what: String,
-    /// There is no such key, so its value was not used.
+    /// Whether there is no such key, so that its value was not used.
     pub(super) unknown: bool,
 }
 

@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn the_selector_matches_no_namespace_of_a_tenant_or_of_bursar() {
-        let selector = Selector::parse("a=b,c notin (d),e,!f").expect("a selector");
+        let selector = Selector::parse("a=b,c notin (d),e,!f").expect("the text is a selector");
         assert_eq!(
             selected(&selector),
             json!({"matchExpressions": [

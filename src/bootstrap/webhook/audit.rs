@@ -35,7 +35,7 @@ pub struct Found {
     /// The rule, and what is wrong.
     #[serde(flatten)]
     pub broken: Broken,
-    /// An administrator excepted the account from this rule.
+    /// Whether an administrator excepted the account from this rule.
     pub excepted: bool,
 }
 

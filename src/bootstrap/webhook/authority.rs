@@ -205,35 +205,35 @@ mod tests {
     use super::*;
 
     fn at(days: i64) -> Timestamp {
-        let start: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().expect("the time is valid");
         start + SignedDuration::from_hours(24 * days)
     }
 
     fn open(folder: &Path, days: i64) -> Authorities {
-        Authorities::open(folder, &ClusterName("prod".into()), at(days)).expect("authorities")
+        Authorities::open(folder, &ClusterName("prod".into()), at(days)).expect("the folder has no broken authority")
     }
 
     fn sign(authorities: &Authorities, believed: &str, days: i64) -> Option<Serving> {
         let names = ["localhost".to_owned(), "10.0.0.5".to_owned()];
-        authorities.sign(&names, WITHIN, believed, at(days)).expect("a certificate")
+        authorities.sign(&names, WITHIN, believed, at(days)).expect("the authority signs")
     }
 
     /// Whether an authority in `bundle` signed the certificate, according to openssl.
     fn is_signed_by(serving: &Serving, bundle: &str) -> bool {
-        let folder = tempfile::TempDir::new().expect("a folder");
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);
-            std::fs::write(&path, text).expect("written");
+            std::fs::write(&path, text).expect("the folder is writable");
             path
         };
         let mut command = std::process::Command::new("openssl");
         command.args(["verify", "-no_check_time", "-CAfile"]).arg(file("ca.pem", bundle));
-        command.arg(file("leaf.pem", &serving.certificate)).output().expect("openssl").status.success()
+        command.arg(file("leaf.pem", &serving.certificate)).output().expect("openssl is installed").status.success()
     }
 
     #[test]
     fn a_new_authority_signs_after_it_was_trusted_for_a_while() {
-        let folder = tempfile::TempDir::new().expect("a folder");
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         let first = open(folder.path(), 0);
         let old = first.bundle("", at(0));
         let serving = sign(&first, "", 0).expect("no other authority is trusted");
@@ -255,7 +255,10 @@ mod tests {
 
     #[test]
     fn another_host_waits_until_its_authority_is_trusted() {
-        let (here, there) = (tempfile::TempDir::new().expect("a folder"), tempfile::TempDir::new().expect("a folder"));
+        let (here, there) = (
+            tempfile::TempDir::new().expect("the temporary folder is writable"),
+            tempfile::TempDir::new().expect("the temporary folder is writable"),
+        );
         let former = open(here.path(), 0).bundle("", at(0));
         let other = open(there.path(), 10);
         assert!(sign(&other, &former, 10).is_none());

@@ -294,7 +294,7 @@ mod tests {
             let expected = ["pods.bursar.dev", "workloads.bursar.dev", "routes.bursar.dev"].contains(&name);
             assert_eq!(condition.is_some(), expected && validates, "{name}");
             if let Some([condition]) = condition.map(Vec::as_slice) {
-                let text = condition["expression"].as_str().expect("a text");
+                let text = condition["expression"].as_str().expect("the value is a text");
                 assert!(text.starts_with("request.operation != 'UPDATE' || "), "{text}");
                 assert_eq!(text.matches("'app.kubernetes.io/managed-by'").count(), 2, "{text}");
             }

@@ -18,7 +18,7 @@ pub enum Kept {
     Outside {
         /// When its certificate expires.
         not_after: Option<Timestamp>,
-        /// Its rules differ from those of the configuration.
+        /// Whether its rules differ from those of the configuration.
         outdated: bool,
     },
     /// It runs in the cluster and works.

@@ -99,7 +99,7 @@ pub struct WebhookRequest<'a> {
 pub struct Wrote {
     /// Kind and name, for example `Deployment bursar-webhook`.
     pub what: String,
-    /// It was removed, not written.
+    /// Whether it was removed instead of written.
     pub removed: bool,
 }
 

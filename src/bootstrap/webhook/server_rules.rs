@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn hosts_in_nested_lists_are_checked_and_may_be_absent_only_if_optional() {
         let of = |path: &str| {
-            let field = HostField::parse("widgets.example.org", path).expect("a field");
+            let field = HostField::parse("widgets.example.org", path).expect("the text names a field");
             hosts_of("object", &field.path, field.optional, 0)
         };
         let nested = of("spec.listeners[].hosts[]");
@@ -545,10 +545,11 @@ mod tests {
         let resource = resource();
         assert!(resource.contains("(request.resource.group == 'gateway.networking.k8s.io' && "), "{resource}");
         assert!(resource.ends_with(" in ['gateways'])) ? request.resource.resource : ''"), "{resource}");
-        let field = HostField::parse("gateways.networking.istio.io", "spec.servers[].hosts[]").expect("a field");
+        let field =
+            HostField::parse("gateways.networking.istio.io", "spec.servers[].hosts[]").expect("the text names a field");
         let given = Given { host_fields: BTreeSet::from([field]), ..Given::default() };
         for policy in policies(&given) {
-            let validations = policy["spec"]["validations"].as_array().expect("validations");
+            let validations = policy["spec"]["validations"].as_array().expect("the policy has validations");
             let by_name = |rule: &&Value| {
                 let expression = rule["expression"].to_string();
                 expression.contains("request.resource.resource") && !expression.contains("'scale'")
@@ -564,9 +565,12 @@ mod tests {
         let otherwise = BTreeMap::from([(Mode::Enforce, words)]);
         let given = Given { classes: BTreeSet::from(["tool".to_owned()]), otherwise, ..Given::default() };
         let expression = |policy: &Value| {
-            let variables = policy["spec"]["variables"].as_array().expect("variables");
-            let found = variables.iter().find(|variable| variable["name"] == "otherwise").expect("the variable");
-            found["expression"].as_str().expect("a text").to_owned()
+            let variables = policy["spec"]["variables"].as_array().expect("the policy has variables");
+            let found = variables
+                .iter()
+                .find(|variable| variable["name"] == "otherwise")
+                .expect("the policy has this variable");
+            found["expression"].as_str().expect("the value is a text").to_owned()
         };
         let [enforce, warn, _] = &policies(&given)[..] else { panic!("each mode has one policy") };
         let known = "variables.class in ['-', 'tool'] ? {'': ''}";

@@ -14,7 +14,7 @@ pub struct Groups<'a>(BTreeMap<&'a str, Vec<Group<'a>>>);
 
 struct Group<'a> {
     account: &'a Account,
-    /// The group is proved to be gone, so all its members leave.
+    /// Whether the group is proved to be gone. If so, all its members leave.
     gone: bool,
 }
 

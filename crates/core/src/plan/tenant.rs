@@ -39,7 +39,7 @@ pub(super) struct Look<'a> {
     pub(super) scan: &'a Scan<'a>,
     pub(super) bindings: &'a Bindings<'a>,
     pub(super) now: Timestamp,
-    /// If set, every object is compared, even if `scan` says that the tenant is settled.
+    /// Whether every object is compared, even if `scan` says that the tenant is settled.
     pub(super) closely: bool,
 }
 

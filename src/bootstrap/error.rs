@@ -49,7 +49,7 @@ pub enum AccessError {
         source: RequestError,
     },
     /// The API server did not answer in time.
-    #[error("{what}: no answer within 30 s; check that the API server runs and is reached from this host")]
+    #[error("{what}: no answer within 30 s; check that the API server runs and can be reached from this host")]
     TimedOut {
         /// The request.
         what: String,
@@ -128,7 +128,7 @@ pub enum AccessError {
     /// The API server allowed a request that the daemon admission policy must refuse.
     #[error(
         "the API server does not enforce ValidatingAdmissionPolicy bursar-cage; no credential was written; Bursar needs \
-         Kubernetes 1.30 or newer with that admission plugin on"
+         Kubernetes 1.30 or newer with the admission plugin ValidatingAdmissionPolicy enabled"
     )]
     PolicyNotEnforced,
     /// The daemon's new rights did not take effect.

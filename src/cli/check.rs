@@ -146,12 +146,12 @@ fn warnings(policy: &Policy) -> Vec<String> {
 /// Warns about a class that lets people write network policies in adopted namespaces. Policies add up, so a policy of
 /// theirs opens the namespace although Bursar's own policies stay.
 fn opened(class: &Class) -> Option<String> {
-    let harmless = |role: &&String| !["bursar-tenant", "view"].contains(&role.as_str());
-    let role = class.roles.iter().chain(&class.service_account_roles).find(harmless)?;
+    let dangerous = |role: &&String| !["bursar-tenant", "view"].contains(&role.as_str());
+    let role = class.roles.iter().chain(&class.service_account_roles).find(dangerous)?;
     (class.adopts().is_some() && class.network != "open").then(|| {
         format!(
-            "class.{}.network: {:?} does not hold if role {role} permits people to write NetworkPolicies, as edit does, because \
-             policies add up; give the role bursar-tenant",
+            "class.{}.network: if role {role} lets people write NetworkPolicies, as edit does, they can allow what {:?} \
+             forbids, because policies add up; use the role bursar-tenant instead",
             class.name, class.network
         )
     })
@@ -246,7 +246,7 @@ mod tests {
             warnings(&policy).join("\n")
         };
         assert_eq!((said("isolated", "bursar-tenant"), said("open", "edit")), (String::new(), String::new()));
-        assert!(said("isolated", "edit").starts_with("class.profile.network: \"isolated\" does not hold if role edit"));
+        assert!(said("isolated", "edit").starts_with("class.profile.network: if role edit lets people write"));
     }
 
     #[test]

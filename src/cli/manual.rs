@@ -127,8 +127,8 @@ const EXITS: &[(&str, &[(&str, &str)])] = &[
     ("directory-diff", &[("0", "no differences"), ("2", "there are differences")]),
     ("webhook-audit", &[("0", "nothing breaks a rule"), ("1", "there are findings, or kinds that were not checked")]),
     ("webhook-selftest", &[("0", "each request had the right result"), ("1", "at least one had not")]),
-    ("webhook-install", &[("1", "the webhook does not answer; nothing is enforced that was not before")]),
-    ("revoke", &[("1", "not confirmed yet by every API server; the next cycles go on with it")]),
+    ("webhook-install", &[("1", "the webhook does not answer, so nothing new is enforced")]),
+    ("revoke", &[("1", "not every API server has confirmed it yet; the next cycles go on with the revocation")]),
     ("uninstall", &[("75", "bursard runs")]),
 ];
 /// Pages that belong together, in addition to those of every page.

@@ -77,7 +77,9 @@ pub enum StepError {
     },
     /// The owner reference of a pod past its lifetime, or of its controller, is wrong, so an unknown controller may
     /// create the pod again.
-    #[error("a pod past its lifetime has ended, but its controller may go on: there is no {key} with that uid")]
+    #[error(
+        "a pod past its lifetime has ended, but its controller may go on: no {key} has the uid in its owner reference"
+    )]
     NoController { key: ObjectKey },
     /// The work in a home was not done.
     #[error("bursar-homed cannot do the work in the account's home")]

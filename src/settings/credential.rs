@@ -108,7 +108,10 @@ fn directory(fields: &Table<'_>, hosts: &[HostName], known: &Known<'_>) -> Optio
             let example = "for example \"/srv/outside/{host}/{name}\"";
             fields.wrong(
                 "directory",
-                format!("missing: the home has room for one host, here are {}; {example}", hosts.len()),
+                format!(
+                    "missing: a home has room for the token of one host only, and this class has {} hosts; {example}",
+                    hosts.len()
+                ),
             );
         }
         return None;

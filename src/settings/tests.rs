@@ -316,7 +316,7 @@ fn errors_in_a_credential_name_what_its_kind_needs() {
     told(
         &outside("hosts = [\"ce1\", \"ce2\"]"),
         &[
-            r#"directory: missing: the home has room for one host, here are 2; for example "/srv/outside/{host}/{name}""#,
+            r#"directory: missing: a home has room for the token of one host only, and this class has 2 hosts; for example "/srv/outside/{host}/{name}""#,
         ],
     );
     let login = "issuer = \"http://sso\", client_id = \"a b\", user = \"system:{name}\", grant = \"password\"";
@@ -1072,7 +1072,7 @@ fn errors_in_a_peer_have_an_example() {
         r#"{ cidr = "198.51.100.0/24", pods = "app=web" }"#,
         "is allowed only with to, namespaces and namespace_labels",
     );
-    told(r#"{ to = "dns", ports = [53] }"#, "is allowed only with other peers than dns");
+    told(r#"{ to = "dns", ports = [53] }"#, "is allowed only with peers other than dns");
     told(r#"{ namespaces = "web", except = ["198.51.100.7/32"] }"#, "is allowed only with cidr");
     told(r#"{ namespace_labels = "team!=web" }"#, "asks for no label");
     told(r#"{ to = "own-namespace", ports = ["53/sctp"] }"#, "is not a list of ports");

@@ -285,7 +285,7 @@ impl SourceConfig {
 
     fn check_way(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
         let why = if self.attributes.windows {
-            "Active Directory is asked for its changes in each cycle"
+            "Bursar asks Active Directory for its changes in each cycle, and keeps no connection open; remove persist"
         } else {
             "servers do not report changes of memberOf, so the source must be read in full; remove persist or member_of"
         };

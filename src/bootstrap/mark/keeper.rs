@@ -275,7 +275,7 @@ impl MarkKeeper {
     async fn claim_from(&self, holder: &str) -> Result<Claim, AccessError> {
         let me = &self.owner.instance;
         let cluster = &self.owner.cluster;
-        tracing::info!(%cluster, "this ledger ran elsewhere, or before a reboot: asking whether it still does");
+        tracing::info!(%cluster, "another process ran with this ledger before: asking whether it still runs");
         self.merge(json!({CLAIM: me, REFUSED: null})).await?;
         let begun = tokio::time::Instant::now();
         while begun.elapsed() < CLAIM_WAITS {

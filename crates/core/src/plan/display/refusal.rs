@@ -66,7 +66,7 @@ impl fmt::Display for Refusal {
             "members" => write!(f, "{wanted} members leave, refused for {names}")?,
             REMOVED => write!(f, "{wanted} {what} because of the configuration or a label, refused for {names}")?,
             USERS => write!(f, "{} of {wanted} users disabled in the realm: {names}", accounts.len())?,
-            ROLES => write!(f, "{wanted} roles are taken in the realm, refused for {names}")?,
+            ROLES => write!(f, "{wanted} roles are taken away in the realm, refused for {names}")?,
             _ => write!(f, "{} of {wanted} {what}: {names}", accounts.len())?,
         }
         match hash {

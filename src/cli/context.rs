@@ -87,7 +87,7 @@ impl Context {
             Err(error) => {
                 let (exit, remedy) = match error.kind() {
                     std::io::ErrorKind::NotFound if self.global.ledger.is_some() => {
-                        (Exit::Failed, "--ledger names a ledger, or a backup of one")
+                        (Exit::Failed, "--ledger must name a ledger, or a backup of one")
                     }
                     std::io::ErrorKind::NotFound => {
                         (Exit::Failed, "the first cycle creates it; run: bursar sync --once")

@@ -51,8 +51,8 @@ struct Reading {
     task: AbortOnDropHandle<()>,
 }
 
-/// The configuration of a read. If it changes, the read is dropped, because its entries are made by these rules. The
-/// ledger would keep, for example, the home that a new entry got from the former prefix.
+/// The configuration of a read. If it changes, the read is dropped, because its entries are made by these rules.
+/// Otherwise the ledger would keep, for example, the home that a new entry got from the former prefix.
 #[derive(PartialEq)]
 struct Terms {
     source: SourceConfig,
@@ -337,7 +337,7 @@ pub(super) mod tests {
         begin(Pass::Changes(cache.clone()));
         reads.outdate();
         begin(Pass::Changes(cache.clone()));
-        // The read before the request would have connected only once.
+        // The read from before the request connected only once, so this is another read.
         let second = connected().await;
         assert!(reads.tasks.lock()["people"].whole, "the scheduled full read is not lost");
         begin(Pass::Changes(cache));

@@ -152,7 +152,7 @@ fn of_others(plan: &AccountPlan, key: &ObjectKey) -> Option<String> {
         .flatten()
 }
 
-/// Returns the plan with only its losses. An administrator approves these.
+/// Returns the plan with only its losses, which is what an administrator approves.
 pub(super) fn alone(plan: &AccountPlan) -> AccountPlan {
     let mut alone = AccountPlan { leaving: BTreeMap::new(), transition: None, otherwise: None, ..plan.clone() };
     alone.retain_steps(|place, _| plan.losses.contains_key(&place));

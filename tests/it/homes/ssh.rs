@@ -77,7 +77,7 @@ async fn a_file_never_grows_so_large_that_its_keys_could_not_be_removed() {
     let target = homed.home("foo");
     make_directory(&target.home.join(".ssh"), UID);
     let file = target.home.join(".ssh/authorized_keys");
-    let own = vec![b'#'; 1024 * 1024 - 300];
+    let own = vec![b'#'; 1024 * 1024 - 200];
     make_file(&file, UID, &own);
     assert!(reason(&homed, &target, keys(&[key(1)])).await.starts_with("SshKeys"), "the file has room for one key");
     assert_eq!(reason(&homed, &target, keys(&[key(1), key(2)])).await, "too-large");

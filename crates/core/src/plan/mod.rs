@@ -61,6 +61,7 @@ mod scenario_tests;
 pub mod testing;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -78,11 +79,11 @@ use self::loss::People;
 use self::scan::Scan;
 use crate::contract::Sealer;
 use crate::desired::quota::stops_pods;
-use crate::desired::{Deriver, DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
-use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
+use crate::desired::{AccountIntent, Deriver, DesiredAccount, DesiredState, DesiredTenant, Transition};
+use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::inventory::{ClusterInventory, Inventory};
 use crate::kinds::ObjectKey;
-use crate::ledger::{Account, Failure, LedgerState, Note, ObjectRecord, Suspension, Tenant};
+use crate::ledger::{Account, Failure, LedgerState, ObjectRecord, Suspension, Tenant};
 use crate::packed_text::DigestText;
 use crate::policy::{Policy, Reapers};
 
@@ -113,30 +114,8 @@ pub struct Plan {
 pub struct AccountPlan {
     /// The account's id in the ledger.
     pub id: AccountId,
-    /// The name, such as `tool:foo`.
-    pub account: AccountName,
-    pub posix: Option<PosixIdentity>,
-    /// The class by which `[limits]` counts the account.
-    pub class: String,
-    /// The change of the account's lifecycle state.
-    pub transition: Option<Transition>,
-    /// The generation after this plan.
-    pub generation: u64,
-    /// Why the generation changes; `None` if it does not.
-    pub regenerated: Option<Regeneration>,
-    /// The hold. While it lasts, the plan is only shown, and `otherwise` is executed.
-    pub held: Option<Note>,
-    /// The orders that this plan carries out.
-    pub orders: Vec<i64>,
-    /// The note of the newest of `orders`.
-    pub ordered: Option<Note>,
-    /// Foreign objects that an order assigns to the account, so that a step may take them over.
-    pub adopts: BTreeSet<String>,
-    /// Whether a person at a login waits for the account.
-    #[serde(skip)]
-    pub awaited: bool,
-    /// Members who leave the account, with their names.
-    pub leaving: BTreeMap<DirectoryId, AccountName>,
+    #[serde(flatten)]
+    pub intent: AccountIntent,
     /// Steps that remove access ([`Side::Narrowing`]). They are executed before the `actions` of any account, and each
     /// is tried even if others fail.
     pub narrowing: Vec<Action>,
@@ -163,16 +142,6 @@ pub struct AccountPlan {
     /// The new value of [`LedgerState::settled`] for each cluster, once all steps there are done.
     #[serde(skip)]
     pub settles: BTreeMap<ClusterName, DigestText>,
-    /// The accounts whose removal, or loss of a member, causes this plan.
-    #[serde(skip)]
-    pub rests_on: BTreeSet<AccountId>,
-    /// See [`DesiredAccount::keeps_people`].
-    #[serde(skip)]
-    pub keeps_people: bool,
-    /// People of a workspace whose own creation or return the guard may still refuse, with their subjects in its
-    /// bindings.
-    #[serde(skip)]
-    pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, serde_json::Value>>,
     /// The present subjects of the bindings that this plan writes.
     #[serde(skip)]
     pub standing: subjects::Standing,
@@ -196,6 +165,20 @@ pub struct AccountPlan {
     /// `None` if nothing is to be done in that case.
     #[serde(skip)]
     pub otherwise: Option<Box<AccountPlan>>,
+}
+
+impl Deref for AccountPlan {
+    type Target = AccountIntent;
+
+    fn deref(&self) -> &AccountIntent {
+        &self.intent
+    }
+}
+
+impl DerefMut for AccountPlan {
+    fn deref_mut(&mut self) -> &mut AccountIntent {
+        &mut self.intent
+    }
 }
 
 impl AccountPlan {
@@ -505,41 +488,9 @@ impl World<'_> {
         let steps = narrowing.iter().chain(&actions).enumerate();
         let paced = steps.filter(|(_, (_, paced))| *paced).map(|(place, _)| place).collect();
         let unmarked = |steps: Vec<(Action, bool)>| steps.into_iter().map(|(action, _)| action).collect();
-        // The desired state is destructured, so that a new field cannot be forgotten.
-        let DesiredAccount {
-            account,
-            posix,
-            class,
-            transition,
-            generation,
-            regenerated,
-            held,
-            orders,
-            adopts,
-            ordered,
-            awaited,
-            leaving,
-            rests_on,
-            keeps_people,
-            returning,
-            otherwise: _,
-            ssh: _,
-            clusters: _,
-        } = desired;
         let mut planned = AccountPlan {
             id: id.clone(),
-            account: account.clone(),
-            posix: posix.clone(),
-            class: class.clone(),
-            transition: transition.clone(),
-            generation: *generation,
-            regenerated: regenerated.clone(),
-            held: held.clone(),
-            orders: orders.clone(),
-            ordered: ordered.clone(),
-            adopts: adopts.clone(),
-            awaited: *awaited,
-            leaving: leaving.clone(),
+            intent: desired.intent.clone(),
             narrowing: unmarked(narrowing),
             actions: unmarked(actions),
             adopted,
@@ -547,11 +498,8 @@ impl World<'_> {
             is_own,
             paced,
             losses: loss::Losses::new(),
-            left: !rests_on.is_empty() && rests_on.iter().all(|group| self.leaves(group, before)),
+            left: !desired.rests_on.is_empty() && desired.rests_on.iter().all(|group| self.leaves(group, before)),
             settles,
-            rests_on: rests_on.clone(),
-            keeps_people: *keeps_people,
-            returning: returning.clone(),
             standing: subjects::Standing::new(),
             places,
             forgotten,

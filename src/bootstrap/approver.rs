@@ -67,7 +67,7 @@ pub struct ApproverRequest<'a> {
 
 /// Where the approver runs.
 #[derive(Debug, Clone, Copy)]
-pub enum Place<'a> {
+pub enum ApproverLocation<'a> {
     /// As a Deployment with two replicas of this image.
     Inside {
         /// A reference with a digest.
@@ -128,7 +128,7 @@ pub async fn found(client: &Client) -> Result<Option<ApproverRules>, AccessError
 /// # Errors
 /// Another ledger owns the cluster, a request fails, or the approver does not become available. If it is not available,
 /// the daemon keeps its right to approve.
-pub async fn install(request: ApproverRequest<'_>, place: Place<'_>) -> Result<ApproverReport, AccessError> {
+pub async fn install(request: ApproverRequest<'_>, place: ApproverLocation<'_>) -> Result<ApproverReport, AccessError> {
     let client = client(request.admin_kubeconfig).await?;
     let mut said = request.said(&client).await?;
     if let Some(administrators) = request.administrators {
@@ -137,8 +137,8 @@ pub async fn install(request: ApproverRequest<'_>, place: Place<'_>) -> Result<A
     let rules = request.rules(&said.administrators);
     let (mut made, mut not_after) = (Vec::new(), None);
     let subject = match place {
-        Place::Inside { .. } => json!({"kind": "ServiceAccount", "name": APPROVER, "namespace": NAMESPACE}),
-        Place::Outside { folder } => {
+        ApproverLocation::Inside { .. } => json!({"kind": "ServiceAccount", "name": APPROVER, "namespace": NAMESPACE}),
+        ApproverLocation::Outside { folder } => {
             let user = user();
             let (kubeconfig, ends) = kubeconfig(&request, &client, &user).await?;
             write(folder, &rules, &kubeconfig)?;
@@ -150,14 +150,14 @@ pub async fn install(request: ApproverRequest<'_>, place: Place<'_>) -> Result<A
         made.push(apply(&client, &manifest).await?);
     }
     match place {
-        Place::Inside { image } => {
+        ApproverLocation::Inside { image } => {
             for manifest in workload(image) {
                 made.push(apply(&client, &manifest).await?);
             }
             available(&client).await?;
         }
         // An earlier approver in the cluster lost its right when the binding changed.
-        Place::Outside { .. } => remove_workload(&client).await?,
+        ApproverLocation::Outside { .. } => remove_workload(&client).await?,
     }
     (said.approver, said.approver_until) = (Some(rules), not_after);
     made.extend(make_all(&client, &request.needs(), &request.ledger.ledger_id, &said).await?);

@@ -9,7 +9,9 @@ use super::{lines, local, output, sync};
 use crate::control::api::OrderAnswer;
 use crate::control::client::ClientError;
 use crate::identity::{AccountKind, AccountName};
-use crate::orders::request::{AdoptEntry, AdoptObject, OrderRequest, Refusal, ResumeStarting, SuspendUntil, Target};
+use crate::orders::request::{
+    AdoptEntry, AdoptObject, OrderRequest, RequestRefusal, ResumeStarting, SuspendUntil, Target,
+};
 
 pub(super) async fn hold(context: &Context, arguments: Reasoned) -> Result<Exit, Failure> {
     give(context, vec![OrderRequest::Hold(arguments.into())]).await
@@ -120,7 +122,7 @@ pub(super) fn printed(context: &Context, answer: OrderAnswer) -> Result<Exit, Fa
             output::line(sync::text(report));
         }
     }
-    let open = answer.open.into_iter().map(|Refusal { exit_code, text }| Refusal {
+    let open = answer.open.into_iter().map(|RequestRefusal { exit_code, text }| RequestRefusal {
         exit_code,
         text: format!("not done yet: {}; `bursar status` shows the progress", clean(&text)),
     });
@@ -128,10 +130,10 @@ pub(super) fn printed(context: &Context, answer: OrderAnswer) -> Result<Exit, Fa
 }
 
 /// Returns all refusals as one failure, with the exit code of the first.
-fn refused(refusals: Vec<Refusal>) -> Result<Exit, Failure> {
+fn refused(refusals: Vec<RequestRefusal>) -> Result<Exit, Failure> {
     let Some(exit_code) = refusals.first().map(|refusal| refusal.exit_code) else { return Ok(Exit::Done) };
     let text = refusals.into_iter().map(|refusal| refusal.text).collect::<Vec<_>>().join("\n");
-    Err(Refusal { exit_code, text }.into())
+    Err(RequestRefusal { exit_code, text }.into())
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use crate::rules::senders::{ClientRules, Senders};
 use crate::rules::{CERTIFICATE, KEY, KUBECONFIG, RULES, SEAL};
 
 /// The result of [`prepare`].
-struct Written {
+struct PreparedFiles {
     /// The name and text of each file, and whether only the file's owner may read it.
     files: Vec<(&'static str, Zeroizing<String>, bool)>,
     bundle: String,
@@ -66,7 +66,7 @@ pub async fn write_outside(
     let prepared =
         privilege::as_bursar(prepare((client, admin), daemon_kubeconfig, request, (url, kept.as_ref()))).await;
     let failed = |error: nix::Error| AccessError::Write { path: request.state_dir.to_owned(), source: error.into() };
-    let Written { files, bundle, times, senders } = prepared.map_err(failed)??;
+    let PreparedFiles { files, bundle, times, senders } = prepared.map_err(failed)??;
     write(folder, &files)?;
     Ok(Outside { url: url.to_owned(), folder: folder.to_owned(), bundle, times, senders })
 }
@@ -125,7 +125,7 @@ async fn prepare(
     daemon_kubeconfig: &Path,
     request: WebhookRequest<'_>,
     (url, kept): (&str, Option<&KeptAccess>),
-) -> Result<Written, AccessError> {
+) -> Result<PreparedFiles, AccessError> {
     let before = found(client).await?;
     let senders = request.begins_with(before.as_ref(), Some(url))?;
     let before = before.unwrap_or_default();
@@ -152,7 +152,7 @@ async fn prepare(
         (SEAL, Zeroizing::new(request.seal()), false),
         (KUBECONFIG, kubeconfig, true),
     ];
-    Ok(Written { files, bundle, times: Times { renew_after: not_after, not_after }, senders })
+    Ok(PreparedFiles { files, bundle, times: Times { renew_after: not_after, not_after }, senders })
 }
 
 /// Turns a failure to get the webhook's certificate with the daemon's rights into an error that names the remedy.

@@ -231,9 +231,9 @@ pub struct DesiredTenant {
     pub notices: Vec<DesiredNotice>,
     /// The subject by which bindings name the holder of the credential.
     pub holder: JsonText,
-    /// Where the kubeconfig is or was, for every host that has one ([`HomeTarget::on`]); `None` for classes without
+    /// Where the kubeconfig is or was, for every host that has one ([`DesiredHome::on`]); `None` for classes without
     /// homes.
-    pub home: Option<HomeTarget>,
+    pub home: Option<DesiredHome>,
 }
 
 /// A step that the end of a suspended tenant requires in one cluster.
@@ -333,7 +333,7 @@ pub struct DesiredCredential {
 impl DesiredCredential {
     /// Returns what the ledger keeps of the delivery into `home`.
     #[must_use]
-    pub fn delivered(&self, home: &HomeTarget, now: Timestamp) -> Delivery {
+    pub fn delivered(&self, home: &DesiredHome, now: Timestamp) -> Delivery {
         Delivery {
             path: home.file(),
             home: Some(home.home.clone()),
@@ -349,7 +349,7 @@ impl DesiredCredential {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DesiredNotice {
     /// The text of the notice.
-    pub notice: bursar_protocol::Notice,
+    pub notice: bursar_protocol::SuspensionNotice,
     /// The credential that the notice replaces, with the same clusters and contexts.
     pub credential: DesiredCredential,
 }
@@ -363,7 +363,7 @@ impl DesiredNotice {
 
     /// Returns what the ledger keeps of the delivery into `home`.
     #[must_use]
-    pub fn delivered(&self, home: &HomeTarget, now: Timestamp) -> Delivery {
+    pub fn delivered(&self, home: &DesiredHome, now: Timestamp) -> Delivery {
         Delivery { digest: self.digest().into(), ..self.credential.delivered(home, now) }
     }
 }
@@ -471,7 +471,7 @@ pub struct DirectoryTarget {
 
 /// The kubeconfig of one account, in a home.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct HomeTarget {
+pub struct DesiredHome {
     pub home: PathBuf,
     /// The owner that the home must have. The writer runs as this user.
     pub posix: PosixIdentity,
@@ -484,7 +484,7 @@ pub struct HomeTarget {
     pub replace_unparsable: bool,
 }
 
-impl HomeTarget {
+impl DesiredHome {
     /// Returns the target on one host.
     #[must_use]
     pub fn on(&self, host: &HostName) -> Self {

@@ -55,7 +55,7 @@ fn is_of_tokens(name: &str) -> bool {
 }
 
 /// The unit that the limit counts: a foreign namespace, or everything else that an account has in a cluster.
-type Place = (ClusterName, Option<String>);
+type LossUnit = (ClusterName, Option<String>);
 
 /// Finds people by the names that bindings use. The indexes are built when a binding first loses a subject.
 pub(super) struct People<'a> {
@@ -133,12 +133,12 @@ pub(super) fn count(plan: &AccountPlan) -> u64 {
     places(plan).len() as u64
 }
 
-fn places(plan: &AccountPlan) -> BTreeSet<Place> {
+fn places(plan: &AccountPlan) -> BTreeSet<LossUnit> {
     let lost = plan.steps().enumerate().filter(|(place, _)| plan.losses.contains_key(place));
     lost.map(|(_, action)| place(plan, action)).collect()
 }
 
-fn place(plan: &AccountPlan, action: &Action) -> Place {
+fn place(plan: &AccountPlan, action: &Action) -> LossUnit {
     let namespace = match action {
         Action::Apply { key, .. } | Action::Delete { key, .. } => of_others(plan, key),
         _ => None,

@@ -132,7 +132,7 @@ impl World<'_> {
 
     /// Returns the notice for the people of a suspended account; `None` if the end of the account has begun or no class
     /// takes it.
-    fn notice(&self, account: &Account, transition: Option<&Transition>) -> Option<bursar_protocol::Notice> {
+    fn notice(&self, account: &Account, transition: Option<&Transition>) -> Option<bursar_protocol::SuspensionNotice> {
         let (why, since) = match (transition, account.state) {
             (Some(Transition::Suspend(why)), Lifecycle::Suspended) => (why, account.since),
             (Some(Transition::Suspend(why)), _) => (why, self.now),
@@ -141,7 +141,7 @@ impl World<'_> {
         };
         let ends = why.term().and_then(|term| term.until).map(day);
         let contact = || format!("the administrators of {}", self.policy.site);
-        Some(bursar_protocol::Notice {
+        Some(bursar_protocol::SuspensionNotice {
             account: format!("{} {}", account.kind, account.name),
             since: format!("{since:.0}"),
             until: ends,

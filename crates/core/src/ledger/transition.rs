@@ -556,16 +556,7 @@ impl<'a> Memory<'a> {
     }
 
     fn reject_for(&mut self, source: &str, entry: &Entry, why: String, reason: Option<Rejection>) {
-        self.rejected.insert(RejectedEntry {
-            source: source.to_owned(),
-            kind: entry.kind,
-            dn: entry.dn.clone(),
-            name: Some(entry.name.clone()),
-            id: Some(entry.id.clone()),
-            disabled: entry.disabled.clone(),
-            why,
-            reason,
-        });
+        self.rejected.insert(RejectedEntry { reason, ..RejectedEntry::of(source, entry, why) });
     }
 
     fn member_name(&self, group: &Account, member: &DirectoryId) -> String {

@@ -101,7 +101,8 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             AccountKind::Group => &own,
         };
         if let Some(dns) = id.as_ref().and_then(|id| ambiguous.get(id)) {
-            let mut entry = checked.map_or_else(|rejected| *rejected, |entry| reject(source, &entry, String::new()));
+            let mut entry = checked
+                .map_or_else(|rejected| *rejected, |entry| RejectedEntry::of(&source.name, &entry, String::new()));
             let (attribute, id) = (&source.attributes.id, id.as_ref().map(ToString::to_string).unwrap_or_default());
             let other = dns.iter().find(|dn| **dn != raw.dn).unwrap_or(&"another entry");
             entry.why =
@@ -118,7 +119,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         }
         complete(&mut entry, members_of, &closed, &index).map_err(|why| {
             reject_group();
-            Box::new(reject(source, &entry, why))
+            Box::new(RejectedEntry::of(&source.name, &entry, why))
         })?;
         Ok(entry)
     });
@@ -320,19 +321,6 @@ fn complete(entry: &mut Entry, groups: &[&Dn], closed: &Closed<'_>, index: &Inde
         entry.members.retain(|id, _| index.people.contains(id));
     }
     Ok(())
-}
-
-fn reject(source: &SourceConfig, entry: &Entry, why: String) -> RejectedEntry {
-    RejectedEntry {
-        source: source.name.clone(),
-        kind: entry.kind,
-        dn: entry.dn.clone(),
-        name: Some(entry.name.clone()),
-        id: Some(entry.id.clone()),
-        disabled: entry.disabled.clone(),
-        why,
-        reason: None,
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! `bursar suspend|resume|hold|release|approve`: gives orders to the daemon or, if it does not run, records them in the
 //! ledger in this process. Other commands, such as `quota` and `revoke`, give their orders through this module.
 
-use super::arguments::{self, Account, Adopt, AdoptNamespace, Command, MaybeReasoned, Reasoned, Resume, Suspend};
+use super::arguments::{
+    self, Account, Adopt, AdoptNamespace, Command, MaybeReasoned, MaybeWhy, Reasoned, Resume, Suspend, Why,
+};
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::clean;
@@ -57,13 +59,15 @@ pub(super) async fn resume(context: &Context, Resume { target, start }: Resume) 
 }
 
 impl From<MaybeReasoned> for Target {
-    fn from(MaybeReasoned { account: Account { kind, name }, reason, ticket }: MaybeReasoned) -> Self {
+    fn from(
+        MaybeReasoned { account: Account { kind, name }, why: MaybeWhy { reason, ticket } }: MaybeReasoned,
+    ) -> Self {
         Self { kind, name, reason, ticket }
     }
 }
 
 impl From<Reasoned> for Target {
-    fn from(Reasoned { account: Account { kind, name }, reason, ticket }: Reasoned) -> Self {
+    fn from(Reasoned { account: Account { kind, name }, why: Why { reason, ticket } }: Reasoned) -> Self {
         Self { kind, name, reason: Some(reason), ticket }
     }
 }
@@ -76,13 +80,13 @@ fn adoption(command: Adopt) -> Option<OrderRequest> {
         Adopt::Account(arguments::AdoptAccount { target, entry: Some(entry) }) => {
             OrderRequest::AdoptEntry(AdoptEntry { target: target.into(), entry })
         }
-        Adopt::Namespace(AdoptNamespace { namespace, tool, user, group, reason, ticket }) => {
+        Adopt::Namespace(AdoptNamespace { namespace, tool, user, group, why: MaybeWhy { reason, ticket } }) => {
             let owners = [(AccountKind::Tool, tool), (AccountKind::User, user), (AccountKind::Group, group)];
             let owner = owners.into_iter().find_map(|(kind, name)| Some(AccountName { kind, name: name? }));
             let object = format!("namespace {namespace}");
             OrderRequest::AdoptObject(AdoptObject { object, owner, reason, ticket })
         }
-        Adopt::Object(arguments::AdoptObject { kind, object, reason, ticket }) => {
+        Adopt::Object(arguments::AdoptObject { kind, object, why: MaybeWhy { reason, ticket } }) => {
             let object = format!("{} {object}", kind.to_lowercase());
             OrderRequest::AdoptObject(AdoptObject { object, owner: None, reason, ticket })
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::arguments::Revoke;
+use super::arguments::{Revoke, Why};
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::order::{asked, give, printed};
@@ -24,7 +24,7 @@ const WAITS: &str = "the revocation is not finished: it continues automatically 
                      command shows its progress; to revoke the whole class once more, give another reason";
 
 pub(super) async fn run(context: &Context, arguments: Revoke) -> Result<Exit, Failure> {
-    let Revoke { kind, name, all: _, class, evict, since, reason, ticket } = arguments;
+    let Revoke { kind, name, all: _, class, evict, since, why: Why { reason, ticket } } = arguments;
     let reason = Some(reason);
     if let Some(since) = since.filter(|since| *since > daemon::now()) {
         return Err(Failure::new(Exit::Usage, format!("--since {since} is in the future")));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar_directory::confirm::look_up;
-use bursar_directory::{Known, Pass, SourceConfig, SourceKind};
+use bursar_directory::{Known, Pass, SourceConfig};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -72,8 +72,7 @@ impl LookUps {
         let mut wanted = BTreeMap::new();
         for read in snapshot.reads.iter_mut().filter(|read| read.completeness == Completeness::Complete) {
             let Some(source) = sources.iter().find(|source| source.name == read.source) else { continue };
-            if matches!(source.kind, SourceKind::Ldif(_)) {
-                // A file has no servers.
+            if !source.has_servers() {
                 continue;
             }
             let due = due.remove(&read.source).unwrap_or_default();

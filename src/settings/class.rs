@@ -20,7 +20,7 @@ use crate::policy::{
 };
 
 /// All keys of a class.
-const KEYS: [&str; 28] = [
+pub(super) const KEYS: [&str; 28] = [
     "from",
     "when",
     "clusters",

@@ -21,7 +21,7 @@ use crate::entry::groups::{Closed, Companions, Flat, Holders, Index, gid_claims}
 use crate::entry::numbers::Numbers;
 use crate::entry::raw::RawEntry;
 use crate::entry::{Candidate, EntryRules, Reading};
-use crate::source::{Sentinel, SourceConfig, SourceKind};
+use crate::source::{Sentinel, SourceConfig};
 
 /// The kinds, in order of precedence if two trees hold the same entry: an entry that is a tool does not also count as a
 /// person.
@@ -218,7 +218,7 @@ fn reading<'a>(
         source: &source.name,
         attributes: &source.attributes,
         strip_prefix: source.tree(kind).and_then(|tree| tree.strip_prefix.as_deref()),
-        id_from_dn: matches!(source.kind, SourceKind::Ldif(_)),
+        id_from_dn: source.id_from_dn(),
         numbers,
         rules,
     }
@@ -334,7 +334,7 @@ mod tests {
 
     use super::*;
     use crate::ldif;
-    use crate::source::{LdapConfig, LdifConfig, Preset, SidMapping};
+    use crate::source::{LdapConfig, LdifConfig, Preset, SidMapping, SourceKind};
 
     const SITE: &str = "\
 dn: uid=alice,ou=people,dc=x\nobjectClass: posixAccount\nuid: alice\nuidNumber: 2001\ngidNumber: 500\nentryUUID: a\n

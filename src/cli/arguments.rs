@@ -112,7 +112,7 @@ pub enum Command {
     Who(Who),
     /// Show what was done and who ordered it
     History(History),
-    /// List valid certificates and tokens by their end, or find the holder of one
+    /// List valid certificates and tokens by expiry, or find the holder of one
     Certs(Certs),
     /// Write a page for managers and auditors: accounts, access, exceptions, failures, changes
     Report(Report),

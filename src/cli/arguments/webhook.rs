@@ -35,7 +35,7 @@ pub struct WebhookCluster {
 pub struct WebhookInstall {
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// The webhook runs outside of the cluster, and the API server reaches it at https://HOST:PORT
+    /// The webhook runs outside the cluster, and the API server reaches it at https://HOST:PORT
     #[arg(long, value_name = "URL", requires = "write", conflicts_with = "image")]
     pub url: Option<String>,
     /// With --url: the folder for the files that the webhook needs (`bursar-webhook --dir`)

@@ -28,7 +28,7 @@ pub(super) fn stamps(source: &SourceConfig) -> impl Iterator<Item = String> {
 
 /// The newest changes of a database of OpenLDAP (RFC 4533 leaves the name to the server).
 const CONTEXT_CSN: &str = "contextCSN";
-/// The most entries that are searched for an entry that a server must have.
+/// The most entries of a search for an entry that a server must have.
 const SOME: i32 = 50;
 
 /// Reads the state of the server before the entries, so that the entries are at least as new. Malformed messages make
@@ -173,7 +173,7 @@ async fn found(
 ) -> Result<Vec<RawEntry>, ReadError> {
     match search(ldap, base, Scope::Base, filter, attributes, limit).await {
         Err(ReadError::Answer(why)) => {
-            tracing::debug!(base, why, "the server does not say how far it is");
+            tracing::debug!(base, why, "the server does not show its replication state");
             Ok(Vec::new())
         }
         found => found,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bursar::bootstrap::approver::{self, ApproverRequest, Place};
+use bursar::bootstrap::approver::{self, ApproverLocation, ApproverRequest};
 use bursar::bootstrap::{self, Renewal};
 use bursar::contract::{Identity, SELFTEST, Sealer, TenantState, annotate};
 use bursar::execute::keypair::{Names, NewKey};
@@ -677,7 +677,9 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
         public_key: sealer(site).public_key(),
         administrators: None,
     };
-    approver::install(installing, Place::Outside { folder: folder.path() }).await.unwrap_or_else(|e| panic!("{e:?}"));
+    approver::install(installing, ApproverLocation::Outside { folder: folder.path() })
+        .await
+        .unwrap_or_else(|e| panic!("{e:?}"));
     seal(site, 1042, TenantState::Active);
     let away = issue(site, 1042).await.expect_err("no approver runs");
     assert!(matches!(away, SigningError::NotApproved), "{away}");

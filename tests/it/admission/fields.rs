@@ -147,7 +147,7 @@ fn every_field_of_a_pod_is_checked_or_harmless() {
     };
     let mut listed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (kind, _, names) in FIELDS {
-        listed.entry(kind).or_default().extend(names.iter().map(|name| (*name).to_owned()));
+        listed.entry(*kind).or_default().extend(names.iter().map(|name| (*name).to_owned()));
     }
     // An ephemeral container has all fields of a container.
     let of_containers = listed["Container"].clone();

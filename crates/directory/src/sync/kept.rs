@@ -14,6 +14,7 @@ use jiff::Timestamp;
 
 use crate::fetch::LastRead;
 use crate::ldap::refusals::Refusals;
+use crate::progress::Counters;
 use crate::source::SourceConfig;
 use crate::sync::mirror::Mirror;
 
@@ -60,7 +61,7 @@ pub enum Mark {
 #[derive(Debug, Clone, Default)]
 pub struct SyncCache {
     slots: Arc<Mutex<BTreeMap<String, Slot>>>,
-    steps: Option<Arc<AtomicU64>>,
+    counters: Counters,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -87,8 +88,8 @@ pub struct ServerHistory {
     pub now: Timestamp,
     /// Binds that were refused.
     pub refusals: Refusals,
-    /// A counter of the pages that are read.
-    pub steps: Option<Arc<AtomicU64>>,
+    /// The counters of the read.
+    pub counters: Counters,
 }
 
 impl ServerHistory {
@@ -103,7 +104,14 @@ impl SyncCache {
     /// Returns an empty cache that counts each page of its reads in `steps`.
     #[must_use]
     pub fn counting(steps: Arc<AtomicU64>) -> Self {
-        Self { steps: Some(steps), ..Self::default() }
+        Self { counters: Counters { steps: Some(steps), entries: None }, ..Self::default() }
+    }
+
+    /// Returns this cache for a read that counts its entries in `entries`.
+    #[must_use]
+    pub fn counting_entries(&self, entries: Arc<AtomicU64>) -> Self {
+        let counters = Counters { entries: Some(entries), ..self.counters.clone() };
+        Self { counters, ..self.clone() }
     }
 
     /// Returns the cached state of `source`, if it was read with the same configuration.
@@ -128,7 +136,7 @@ impl SyncCache {
         slot.servers.marks = marks;
         slot.servers.answered = server;
         slot.servers.now = now;
-        ServerHistory { steps: self.steps.clone(), ..slot.servers.clone() }
+        ServerHistory { counters: self.counters.clone(), ..slot.servers.clone() }
     }
 
     /// Returns what is known about a source's servers.

@@ -73,6 +73,8 @@ struct Slot {
     found_wrong: u64,
     /// The known facts about the source's servers. They stay if the entries are dropped.
     servers: ServerHistory,
+    /// Whether `servers` has what the ledger knows.
+    is_known: bool,
     /// The replication state that the server showed when it was last asked while it pushed changes.
     shown: Option<Marks>,
 }
@@ -136,13 +138,15 @@ impl SyncCache {
         slot.servers.marks = marks;
         slot.servers.answered = server;
         slot.servers.now = now;
+        slot.is_known = true;
         ServerHistory { counters: self.counters.clone(), ..slot.servers.clone() }
     }
 
-    /// Returns what is known about a source's servers.
+    /// Returns what is known about a source's servers; `None` before [`Self::know`]. A server that is behind cannot be
+    /// recognized before.
     #[must_use]
-    pub fn servers(&self, source: &str) -> ServerHistory {
-        self.lock().entry(source.to_owned()).or_default().servers.clone()
+    pub fn servers(&self, source: &str) -> Option<ServerHistory> {
+        self.lock().get(source).filter(|slot| slot.is_known).map(|slot| slot.servers.clone())
     }
 
     /// Records the replication state of the server that pushes changes.
@@ -177,7 +181,8 @@ impl SyncCache {
     pub fn forget(&self, source: &str) {
         let mut slots = self.lock();
         let slot = slots.entry(source.to_owned()).or_default();
-        *slot = Slot { servers: slot.servers.clone(), found_wrong: slot.found_wrong + 1, ..Slot::default() };
+        let (servers, is_known) = (slot.servers.clone(), slot.is_known);
+        *slot = Slot { servers, is_known, found_wrong: slot.found_wrong + 1, ..Slot::default() };
     }
 
     /// Returns how often the entries of `source` were found wrong.

@@ -7,7 +7,7 @@ mod active_directory;
 mod connection;
 mod dirsync;
 pub mod follow;
-mod freshness;
+pub(crate) mod freshness;
 pub mod lookup;
 mod moved;
 pub mod range;

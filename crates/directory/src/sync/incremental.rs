@@ -17,7 +17,7 @@ use crate::{keycloak, ldap, ldif};
 pub(crate) async fn full(source: &SourceConfig, known: &ServerHistory) -> RawRead {
     match &source.kind {
         SourceKind::Ldap(config) => ldap::read(config, source, known).await,
-        SourceKind::Ldif(config) => ldif::read(config, source).await,
+        SourceKind::Ldif(config) => ldif::read(config, source, known).await,
         SourceKind::Keycloak(config) => keycloak::read(config, source).await,
     }
 }

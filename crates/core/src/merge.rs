@@ -70,7 +70,8 @@ fn reject(reads: &mut [SourceRead], mut losers: Losers, reason: Option<&Rejectio
                         read.nesting.name(entry.id.clone(), group);
                     }
                     let groups = entry.posix.map(|posix| posix.groups).unwrap_or_default();
-                    read.held.insert(entry.dn.clone(), Held { created: entry.created, groups });
+                    read.held
+                        .insert(entry.dn.clone(), Held { created: entry.created, groups, ssh_keys: entry.ssh_keys });
                     read.rejected.push(RejectedEntry {
                         source: read.source.clone(),
                         kind: entry.kind,

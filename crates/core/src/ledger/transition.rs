@@ -207,7 +207,9 @@ impl<'a> Memory<'a> {
                 let leaving = if settles { account.leaving.clone() } else { trust.leaving_rejected(account, read) };
                 let held = read.held.get(&rejected.dn).filter(|_| complete && !settles);
                 let posix = trust.with_gids_left(account, id, held.map(|held| &held.groups));
-                self.refused(account, rejected.disabled.as_ref(), complete, is_back, leaving, posix);
+                let ssh_keys = trust.with_keys_left(account, held.map(|held| &held.ssh_keys));
+                let left = Left { leaving, posix, ssh_keys };
+                self.refused(account, rejected.disabled.as_ref(), complete, is_back, left);
             }
         }
         if complete {
@@ -338,21 +340,14 @@ impl<'a> Memory<'a> {
     }
 
     /// Updates the account of a rejected entry. The account keeps the last valid identity. Only statements that take
-    /// access away are believed: a mark, leaving members, and lost gids (`posix`). A known mark stays even if the entry
-    /// shows none, because the entry may be rejected for a mark that cannot be read.
-    fn refused(
-        &mut self,
-        account: &Account,
-        mark: Option<&String>,
-        complete: bool,
-        is_back: bool,
-        leaving: BTreeSet<DirectoryId>,
-        posix: Option<PosixIdentity>,
-    ) {
+    /// access away are believed: a mark, and what is `left`. A known mark stays even if the entry shows none, because
+    /// the entry may be rejected for a mark that cannot be read.
+    fn refused(&mut self, account: &Account, mark: Option<&String>, complete: bool, is_back: bool, left: Left) {
+        let Left { leaving, posix, ssh_keys } = left;
         let disabled = mark.or(account.disabled.as_ref()).cloned();
         let absence = account.absence.filter(|_| !is_back);
         let ending = self.ending(account, complete);
-        self.changed(account, Account { posix, disabled, leaving, absence, ending, ..account.clone() });
+        self.changed(account, Account { posix, ssh_keys, disabled, leaving, absence, ending, ..account.clone() });
     }
 
     fn seen(&mut self, account: &Account, source: &str, believed: &Believed<'_>, trust: &Trust) {
@@ -372,7 +367,8 @@ impl<'a> Memory<'a> {
             };
             let shown = entry.posix.as_ref().map(|posix| &posix.groups).filter(|_| complete);
             let posix = trust.with_gids_left(account, &entry.id, shown);
-            return self.refused(account, entry.disabled.as_ref(), complete, *is_back, leaving, posix);
+            let left = Left { leaving, posix, ssh_keys: account.ssh_keys.clone() };
+            return self.refused(account, entry.disabled.as_ref(), complete, *is_back, left);
         }
         self.remember_person(&account.id, entry);
         if self.is_as_known(account, source, entry) {
@@ -617,6 +613,13 @@ impl<'a> Memory<'a> {
     }
 }
 
+/// The access that the account of a rejected entry keeps.
+struct Left {
+    leaving: BTreeSet<DirectoryId>,
+    posix: Option<PosixIdentity>,
+    ssh_keys: BTreeSet<String>,
+}
+
 /// Which parts of a read are believed.
 struct Trust {
     complete: bool,
@@ -692,6 +695,16 @@ impl Trust {
             posix.groups.retain(|gid| shown.contains(gid) || self.named.keeps_gid(id, *gid));
         }
         posix
+    }
+
+    /// Returns the SSH keys of a rejected account that its entry still shows. `shown` is `None` if the read does not
+    /// prove that these are all.
+    fn with_keys_left(&self, account: &Account, shown: Option<&BTreeSet<String>>) -> BTreeSet<String> {
+        let is_hidden = self.hidden.contains(&(account.kind, Attribute::SshKeys));
+        match shown.filter(|_| !is_hidden) {
+            Some(shown) => account.ssh_keys.intersection(shown).cloned().collect(),
+            None => account.ssh_keys.clone(),
+        }
     }
 
     /// Returns the home. If the entry does not name a home, a known home stays.

@@ -135,7 +135,9 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             Ok(entry) => read.entries.push(entry),
             Err(rejected) => {
                 let groups = candidate.id.as_ref().and_then(|id| closed.gids.get(id)).cloned().unwrap_or_default();
-                let held = Held { created: reading_of(candidate.kind).created(&candidate.raw), groups };
+                let reading = reading_of(candidate.kind);
+                let created = reading.created(&candidate.raw);
+                let held = Held { created, groups, ssh_keys: reading.ssh_keys(candidate.kind, &candidate.raw) };
                 read.held.insert(rejected.dn.clone(), held);
                 read.rejected.push(*rejected);
             }

@@ -66,18 +66,24 @@ struct Judged {
     completeness: Completeness,
     /// The last change from one server to another, if the present server may be behind the former one.
     moved: Option<Moved>,
+    /// Whether the read may come from another directory. It then adds nothing, however long this lasts.
+    lacks_sentinel: bool,
 }
 
 impl Judged {
-    /// Whether the read may show an older state than another server did.
+    /// Whether the read may show an older state than another server did, or the state of another directory.
     const fn holds(&self) -> bool {
-        self.moved.is_some()
+        self.moved.is_some() || self.lacks_sentinel
+    }
+
+    /// Whether only new disabling marks are believed.
+    fn settles(&self, now: Timestamp) -> bool {
+        self.lacks_sentinel || self.moved.as_ref().is_some_and(|moved| moved.is_fresh(now))
     }
 
     /// Whether an account that the read does not show is proved to be absent.
     fn is_proof(&self, now: Timestamp) -> bool {
-        let settles = self.moved.as_ref().is_some_and(|moved| moved.is_fresh(now));
-        self.completeness == Completeness::Complete && !settles
+        self.completeness == Completeness::Complete && !self.settles(now)
     }
 }
 
@@ -141,15 +147,17 @@ impl<'a> Memory<'a> {
     fn judge(&mut self, read: &'a SourceRead) -> Judged {
         let completeness = self.proved(read);
         let moved = self.server(read, completeness == Completeness::Complete);
-        if let Some(moved) = &moved {
-            self.waiting.insert(&read.source, Waiting::after(moved.shown.clone()));
+        let lacks_sentinel = read.lacks_sentinel;
+        let shown = moved.as_ref().map(|moved| moved.shown.clone()).filter(|_| !lacks_sentinel);
+        if moved.is_some() || lacks_sentinel {
+            self.waiting.insert(&read.source, Waiting::after(shown.unwrap_or_default()));
         }
-        Judged { completeness, moved }
+        Judged { completeness, moved, lacks_sentinel }
     }
 
-    fn read(&mut self, read: &SourceRead, Judged { completeness, moved }: Judged) {
+    fn read(&mut self, read: &SourceRead, judged: Judged) {
+        let (holds, settles, completeness) = (judged.holds(), judged.settles(self.now), judged.completeness);
         let complete = completeness == Completeness::Complete;
-        let (holds, settles) = (moved.is_some(), moved.is_some_and(|moved| moved.is_fresh(self.now)));
         let shown = read.entries.iter().map(|entry| &entry.id);
         let present: HashSet<&DirectoryId> =
             shown.chain(read.rejected.iter().filter_map(|entry| entry.id.as_ref())).collect();
@@ -186,7 +194,7 @@ impl<'a> Memory<'a> {
                 None => self.believed_new(&read.source, entry),
             };
             let Some(believed) = believed else {
-                self.wait(&read.source, entry);
+                self.wait(read, entry);
                 continue;
             };
             if let Some(why) = read.remarks.get(&entry.id) {
@@ -504,11 +512,16 @@ impl<'a> Memory<'a> {
     }
 
     /// Rejects an entry with an unknown id from a server that may be behind, because the entry may belong to a person
-    /// who left long ago.
-    fn wait(&mut self, source: &str, entry: &Entry) {
-        let why = "it is new, and its server replaced another one and may be behind it: it is accepted once every \
-                   answer for half an hour has shown it";
-        self.reject(source, entry, why.to_owned());
+    /// who left long ago, or from a server that may have another directory.
+    fn wait(&mut self, read: &SourceRead, entry: &Entry) {
+        let why = if read.lacks_sentinel {
+            "it is new, and the answer of its source does not show the sentinels: it is accepted with the first answer \
+             that shows them"
+        } else {
+            "it is new, and its server replaced another one and may be behind it: it is accepted once every answer for \
+             half an hour has shown it"
+        };
+        self.reject(&read.source, entry, why.to_owned());
     }
 
     fn changed(&mut self, before: &Account, after: Account) {

@@ -24,7 +24,8 @@ impl<'a> Memory<'a> {
     pub(super) fn server(&mut self, read: &'a SourceRead, complete: bool) -> Option<Moved> {
         let known = self.ledger.marks.get(&read.source);
         let standing = known.and_then(|known| known.moved.clone()).filter(|moved| moved.stands(self.now));
-        if matches!(read.completeness, Completeness::Stale { .. }) {
+        // If the answer comes from another directory, its marks would make the right servers look behind.
+        if read.lacks_sentinel || matches!(read.completeness, Completeness::Stale { .. }) {
             return standing;
         }
         let is_silent = read.marks.says_nothing();

@@ -56,7 +56,8 @@ fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {
 
 /// Parses a duration. The error shows an example.
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration; for example 30s, 15m or 3d"))
+    let wrong = || format!("{text:?} is not a duration; for example 30s, 15m or 3d");
+    crate::settings::duration(text).ok_or_else(wrong)
 }
 
 /// Options of every command.

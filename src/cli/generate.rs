@@ -22,7 +22,7 @@ pub(super) fn completions(context: &Context, shell: Shell) -> Result<Exit, Failu
     if context.global.json {
         output::json(&json!({"shell": shell.to_string(), "script": script}))?;
     } else {
-        output::verbatim(&script)?;
+        output::verbatim(&script);
     }
     Ok(Exit::Done)
 }
@@ -48,7 +48,7 @@ pub(super) fn man(context: &Context, arguments: &Man) -> Result<Exit, Failure> {
     if context.global.json {
         output::json(&json!({"page": page}))?;
     } else {
-        output::verbatim(&page)?;
+        output::verbatim(&page);
     }
     Ok(Exit::Done)
 }

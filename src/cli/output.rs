@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::builder::StyledStr;
 use comfy_table::presets::NOTHING;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
@@ -38,8 +37,7 @@ fn width() -> Option<usize> {
 /// The smallest width: names and hashes do not fit into less.
 const NARROWEST: usize = 40;
 
-/// Prints lines, folded at the width of the terminal. If the reader has closed the pipe (`| head`), the program exits
-/// without an error.
+/// Prints lines, folded at the width of the terminal.
 pub(super) fn line(text: impl AsRef<str>) {
     let lines = text.as_ref().trim_end_matches('\n').split('\n');
     print(&lines.map(|line| folded(&clean(line), width())).collect::<Vec<_>>().join("\n"));
@@ -58,11 +56,12 @@ pub(super) fn raw(text: &str) {
     print(&text.trim_end_matches('\n').split('\n').map(clean).collect::<Vec<_>>().join("\n"));
 }
 
-/// Prints a script or a page byte for byte.
-pub(super) fn verbatim(text: &str) -> anyhow::Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-        written => written.context("cannot write to standard output"),
+/// Prints a script or a page byte for byte. The command goes on after an error, so that its work and its exit code do
+/// not depend on the reader.
+pub(super) fn verbatim(text: &str) {
+    if let Err(error) = io::stdout().write_all(text.as_bytes()) {
+        // Only the first error counts.
+        let _ = UNWRITTEN.set(error);
     }
 }
 
@@ -76,13 +75,23 @@ pub(super) fn error(text: &str) {
 }
 
 fn print(text: &str) {
-    if text.is_empty() {
-        return;
+    if !text.is_empty() {
+        verbatim(&format!("{text}\n"));
     }
-    if let Err(error) = writeln!(io::stdout(), "{text}")
-        && error.kind() == io::ErrorKind::BrokenPipe
-    {
-        std::process::exit(0);
+}
+
+/// The first error of a write to standard output.
+static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
+
+/// Returns an error if a part of the answer was not written, for example because a disk is full. It is no error if the
+/// reader closed the pipe (`| head`).
+pub(super) fn written() -> Result<(), Failure> {
+    match UNWRITTEN.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe) {
+        None => Ok(()),
+        Some(error) => Err(Failure::new(
+            Exit::Failed,
+            format!("the answer is incomplete: cannot write to standard output: {error}"),
+        )),
     }
 }
 

@@ -268,3 +268,21 @@ fn ca<'s>(sources: &'s [SourceConfig], name: &str) -> Option<&'s str> {
         SourceKind::Ldif(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::DirectoryId;
+    use crate::snapshot::{Entry, Role};
+
+    #[test]
+    fn the_counts_show_that_no_tool_has_maintainers() {
+        let entry = |kind, name: &str| Entry::new(kind, name, "", name);
+        let tools = (0..5).map(|number| entry(AccountKind::Tool, &format!("tool{number}")));
+        let entries = tools.chain([entry(AccountKind::User, "alice")]).collect();
+        let mut read = SourceRead::complete("people", [AccountKind::Tool, AccountKind::User], entries);
+        assert_eq!(kinds(&read), ": 5 tools, 0 with maintainers; 1 user");
+        read.entries[0].members.insert(DirectoryId("alice".to_owned()), Role::Member);
+        assert_eq!(kinds(&read), ": 5 tools, 1 with maintainers; 1 user");
+    }
+}

@@ -13,6 +13,7 @@ mod readers;
 mod record;
 pub mod restore;
 mod table;
+mod temporary;
 mod write;
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
@@ -24,17 +25,21 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use sqlx::Connection as _;
+use sqlx::migrate::Migrator;
 use sqlx::sqlite::SqliteConnection;
 
 pub use disk::RESERVE;
 pub use lock::CycleLock;
 pub use read::{ReadStore, VerifyError};
 pub use readers::holding_the_wal;
+pub use temporary::Temporary;
 
 use crate::ledger::LedgerState;
 
 /// The ledger's file in the state folder.
 pub const FILE: &str = "ledger.db";
+/// The schema of this version, as the steps from an empty file.
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 /// Why an operation on the ledger failed.
 #[derive(Debug, thiserror::Error)]
@@ -194,7 +199,7 @@ async fn writable(path: &Path) -> Result<SqliteConnection, StoreError> {
 
 async fn make_ready(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     check(connection).await?;
-    sqlx::migrate!("./migrations").run(&mut *connection).await?;
+    MIGRATIONS.run(&mut *connection).await?;
     Ok(write::draw_id(connection).await?)
 }
 

@@ -119,7 +119,7 @@ struct Loop {
     sender: mpsc::Sender<Event>,
     /// The cycles that are due. One cycle serves several of them, see [`Loop::cycle`].
     due: BTreeSet<Trigger>,
-    /// The last cycle served only people who wait at a login.
+    /// Whether the last cycle served only people who wait at a login.
     served_logins: bool,
     waiters: Waiters,
     disk: disk::Begun,

@@ -50,7 +50,7 @@ if [ ! -e "$cache/made" ]; then
     rm -rf "$cache"
     mkdir -p "$cache/unpacked"
     image=$(apt-cache search --names-only '^linux-image-6\.1\.0-[0-9]+-cloud-amd64$' | awk '{ print $1 }' | sort -V | tail -n 1)
-    (cd "$work" && apt-get download "$image" >/dev/null 2>&1) || fail "no kernel to fetch"
+    (cd "$work" && apt-get download "$image" >/dev/null 2>&1) || fail "cannot fetch a kernel"
     dpkg-deb -x "$work"/linux-image-*.deb "$cache/unpacked"
     /sbin/depmod -b "$cache/unpacked" "$(basename "$cache"/unpacked/lib/modules/*)"
     touch "$cache/made"
@@ -119,15 +119,15 @@ cat >"$root/init" <<INIT
 #!/bin/sh
 export PATH=/bin
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t tmpfs -o mode=1777 tmp /tmp
-for module in /modules/*; do insmod \$module || echo "nfs: \$module"; done
+for module in /modules/*; do insmod \$module || echo "nfs: cannot load \$module"; done
 ip link set lo up; ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
 options=vers=4.2,port=$port,proto=tcp,clientaddr=10.0.2.15,addr=10.0.2.2,sec=sys$caching
-for export in homes plain full read-only; do mount -t nfs4 -o \$options 10.0.2.2:/\$export /mnt/\$export || echo "nfs: \$export"; done
+for export in homes plain full read-only; do mount -t nfs4 -o \$options 10.0.2.2:/\$export /mnt/\$export || echo "nfs: cannot mount \$export"; done
 # Two clients of one export with the usual caches. They use two minor versions of NFS, so that they share no cache.
 usual=port=$port,proto=tcp,clientaddr=10.0.2.15,addr=10.0.2.2,sec=sys
-mount -t nfs4 -o vers=4.2,\$usual 10.0.2.2:/homes /mnt/first || echo "nfs: first"
-mount -t nfs4 -o vers=4.1,\$usual 10.0.2.2:/plain /mnt/second || echo "nfs: second"
-mount -t nfs4 -o \$options 10.0.2.2:/plain/gone /mnt/stale || echo "nfs: stale"
+mount -t nfs4 -o vers=4.2,\$usual 10.0.2.2:/homes /mnt/first || echo "nfs: cannot mount first"
+mount -t nfs4 -o vers=4.1,\$usual 10.0.2.2:/plain /mnt/second || echo "nfs: cannot mount second"
+mount -t nfs4 -o \$options 10.0.2.2:/plain/gone /mnt/stale || echo "nfs: cannot mount stale"
 rmdir /mnt/plain/gone
 export BURSAR_TEST_KUBECTL=/kubectl BURSAR_TEST_HOMES=/mnt/homes:/mnt/plain BURSAR_TEST_PROGRAMS=$(dirname "$homed") BURSAR_TEST_NFS=/mnt ${BURSAR_SOAK:+BURSAR_SOAK=1} RUST_BACKTRACE=0
 $run && echo "nfs: all passed"

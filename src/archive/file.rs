@@ -147,25 +147,25 @@ mod tests {
             Vec::new(),
             jiff::Timestamp::UNIX_EPOCH,
         );
-        pack(Content { about, objects: Vec::new() }, None).expect("packed")
+        pack(Content { about, objects: Vec::new() }, None).expect("the archive is packed")
     }
 
     #[test]
     fn only_the_owner_can_read_an_archive_and_an_altered_one_is_refused() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let archives = Archives::of(folder.path(), None);
         let packed = packed();
-        let written = archives.write("a.tar.zst", &packed).expect("written");
+        let written = archives.write("a.tar.zst", &packed).expect("the folder is writable");
         let path = archives.path("a.tar.zst");
-        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
-        assert_eq!((mode(&path), mode(path.parent().expect("a folder"))), (0o600, 0o700));
+        let mode = |path: &Path| fs::metadata(path).expect("the path exists").permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().expect("the path has a parent"))), (0o600, 0o700));
         assert_eq!(archives.read("a.tar.zst", &written.digest).expect("read").about, packed.about);
-        fs::write(archives.path("b.tar.zst.partial"), "half").expect("written");
+        fs::write(archives.path("b.tar.zst.partial"), "half").expect("the folder is writable");
         archives.sweep();
         assert!(!archives.path("b.tar.zst.partial").exists());
         let mut altered = fs::read(&path).expect("read");
         altered[20] ^= 1;
-        fs::write(&path, altered).expect("written");
+        fs::write(&path, altered).expect("the folder is writable");
         assert!(matches!(archives.read("a.tar.zst", &written.digest), Err(ArchiveError::Altered { .. })));
     }
 }

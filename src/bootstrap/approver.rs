@@ -85,7 +85,7 @@ pub enum Place<'a> {
 pub struct ApproverReport {
     /// Every object, in the order of creation.
     pub made: Vec<Made>,
-    /// When the certificate of an approver outside of the cluster expires.
+    /// When the certificate of an approver outside the cluster expires.
     pub not_after: Option<Timestamp>,
 }
 

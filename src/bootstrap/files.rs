@@ -83,24 +83,27 @@ mod tests {
 
     #[test]
     fn a_seal_key_is_generated_once() {
-        let folder = tempfile::TempDir::new().expect("a folder");
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         let state_dir = folder.path().join("state");
-        assert!(ensure_seal_key(&state_dir).expect("written"));
-        let key = std::fs::read(state_dir.join(SEAL_KEY)).expect("a key");
+        assert!(ensure_seal_key(&state_dir).expect("the folder is writable"));
+        let key = std::fs::read(state_dir.join(SEAL_KEY)).expect("the key exists");
         assert_eq!(key.len(), 32);
-        assert!(!ensure_seal_key(&state_dir).expect("kept"));
-        assert_eq!(std::fs::read(state_dir.join(SEAL_KEY)).expect("a key"), key);
+        assert!(!ensure_seal_key(&state_dir).expect("the existing key is kept"));
+        assert_eq!(std::fs::read(state_dir.join(SEAL_KEY)).expect("the key exists"), key);
     }
 
     #[test]
     fn a_replaced_file_is_private() {
-        let folder = tempfile::TempDir::new().expect("a folder");
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         let path = folder.path().join("clusters/prod.kubeconfig");
-        replace(&path, b"old").expect("written");
-        replace(&path, b"new").expect("written");
-        assert_eq!(std::fs::read(&path).expect("a file"), b"new");
-        let mode = std::fs::metadata(&path).expect("a file").permissions().mode();
+        replace(&path, b"old").expect("the folder is writable");
+        replace(&path, b"new").expect("the folder is writable");
+        assert_eq!(std::fs::read(&path).expect("the file exists"), b"new");
+        let mode = std::fs::metadata(&path).expect("the file exists").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(path.parent().expect("a folder")).expect("a folder").count(), 1);
+        assert_eq!(
+            std::fs::read_dir(path.parent().expect("the path has a parent")).expect("the folder exists").count(),
+            1
+        );
     }
 }

@@ -44,8 +44,7 @@ pub use uninstall::{UninstallRequest, uninstall};
 
 use crate::observed::cluster::connect;
 
-/// How long to wait for an answer, as long as for the executor's requests. An API server that answers at all answers
-/// sooner.
+/// How long to wait for an answer: as long as the executor waits. An API server that works answers sooner.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Returns a client for the current context of a kubeconfig, configured for watches and writes ([`connect`]).

@@ -108,7 +108,7 @@ pub fn own_certificate(kubeconfig: &Path) -> Result<Option<(String, Timestamp)>,
 /// The message for an expired certificate of the daemon.
 #[must_use]
 pub fn ended(at: Timestamp) -> String {
-    format!("the daemon's own certificate ended at {at:.0}; run bursar init")
+    format!("the daemon's own certificate expired at {at:.0}; run bursar init")
 }
 
 /// Copies the configuration's CA bundle into the daemon's kubeconfig, if both name the same URL and the API server can

@@ -107,7 +107,7 @@ pub enum Command {
     Who(Who),
     /// Show what was done and who ordered it
     History(History),
-    /// List valid certificates and tokens by their end, or find the holder of one
+    /// List valid certificates and tokens by expiry, or find the holder of one
     Certs(Certs),
     /// Write a page for managers and auditors: accounts, access, exceptions, failures, changes
     Report(Report),
@@ -616,7 +616,7 @@ pub struct WebhookCluster {
 pub struct WebhookInstall {
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// The webhook runs outside of the cluster, and the API server reaches it at https://HOST:PORT
+    /// The webhook runs outside the cluster, and the API server reaches it at https://HOST:PORT
     #[arg(long, value_name = "URL", requires = "write", conflicts_with = "image")]
     pub url: Option<String>,
     /// With --url: the folder for the files that the webhook needs (`bursar-webhook --dir`)

@@ -52,7 +52,7 @@ fn text(audit: &Audit) -> String {
     lines
         .extend(counts.map(|((class, rule, mode), count)| format!("class {}, {rule} ({mode}): {count}", clean(class))));
     let (open, of) = (found.len() - excepted, format!("{objects} objects of {namespaces} namespaces"));
-    let excepted = if excepted > 0 { format!(", and {excepted} by exceptions") } else { String::new() };
+    let excepted = if excepted > 0 { format!("; exceptions allow {excepted} more") } else { String::new() };
     lines.push(format!("{open} findings in {of}{excepted}; nothing was written"));
     lines.extend(off.iter().map(|(class, rules)| format!("not judged: class {class}: {} (off)", rules.join(", "))));
     lines.extend(not_judged.iter().map(|what| format!("not judged: {what}")));
@@ -109,7 +109,7 @@ mod tests {
         });
         assert!(said.starts_with("warn  tool:foo  tool-foo/pods/web  uid: as "), "{said}");
         assert!(!said.contains('\u{1b}') && said.contains("class tool, uid (warn): 2"), "{said}");
-        assert!(said.contains("2 findings in 3 objects of 1 namespaces, and 1 by exceptions"), "{said}");
+        assert!(said.contains("2 findings in 3 objects of 1 namespaces; exceptions allow 1 more"), "{said}");
         assert!(said.contains("class tool, uid (excepted): 1"), "{said}");
         assert!(said.contains("class tool: hosts (off)") && said.contains("services: forbidden"), "{said}");
     }

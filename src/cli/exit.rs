@@ -22,7 +22,7 @@ pub enum Exit {
     Changes = 2,
     /// A limit refuses a part of the changes.
     Refused = 3,
-    /// No such account, or no such archive.
+    /// The account or the archive does not exist.
     NoAccount = 4,
     /// Wrong arguments.
     Usage = 64,

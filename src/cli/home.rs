@@ -154,7 +154,7 @@ mod tests {
     use crate::plan::testing::World;
 
     #[test]
-    fn of_two_accounts_with_one_name_each_is_found_by_its_id() {
+    fn accounts_with_the_same_name_are_found_by_their_ids() {
         let mut world = World::new();
         let [one, other] =
             [("foo", 52_503), ("bar", 52_504)].map(|(name, uid)| world.add(AccountKind::Tool, name, Some(uid)));

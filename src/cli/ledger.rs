@@ -51,7 +51,7 @@ pub(super) async fn backup(context: &Context, path: &Path) -> Result<Exit, Failu
         |error: &io::Error, remedy: &str| Failure::new(Exit::Failed, format!("{}: {error}; {remedy}", path.display()));
     if path.symlink_metadata().is_ok() {
         let error = io::Error::from(io::ErrorKind::AlreadyExists);
-        return Err(failed(&error, "name a file that does not exist; a backup replaces none"));
+        return Err(failed(&error, "name a file that does not exist; a backup never replaces a file"));
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.new"));

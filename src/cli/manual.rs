@@ -102,7 +102,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("bursar ledger backup FILE", "copies the ledger, also while the daemon runs"),
     ("bursar ledger verify", "checks that the history was not changed"),
-    ("bursar ledger restore FILE", "replaces a damaged ledger by a backup"),
+    ("bursar ledger restore FILE", "replaces a damaged ledger with a backup"),
     ("bursar ledger rebuild", "rebuilds a lost ledger from directories, clusters and homes"),
     ("bursar completions bash >/etc/bash_completion.d/bursar", "installs the completions for bash"),
     ("bursar man --out FOLDER", "writes all manual pages into a folder"),
@@ -127,8 +127,8 @@ const EXITS: &[(&str, &[(&str, &str)])] = &[
     ("directory-diff", &[("0", "no differences"), ("2", "there are differences")]),
     ("webhook-audit", &[("0", "nothing breaks a rule"), ("1", "there are findings, or kinds that were not checked")]),
     ("webhook-selftest", &[("0", "each request had the right result"), ("1", "at least one had not")]),
-    ("webhook-install", &[("1", "the webhook does not answer; nothing is enforced that was not before")]),
-    ("revoke", &[("1", "not confirmed yet by every API server; the next cycles go on with it")]),
+    ("webhook-install", &[("1", "the webhook does not answer, so nothing new is enforced")]),
+    ("revoke", &[("1", "not every API server has confirmed it yet; the next cycles go on with the revocation")]),
     ("uninstall", &[("75", "bursard runs")]),
 ];
 /// Pages that belong together, in addition to those of every page.
@@ -337,7 +337,7 @@ fn webhook() -> String {
          certificate requests\n.SH SYNOPSIS\n.B bursar\\-webhook\n\\fB\\-\\-dir\\fR FOLDER [\\fB\\-\\-listen\\fR ADDRESS] \
          [\\fB\\-\\-health\\fR ADDRESS] [\\fB\\-\\-log\\-format\\fR plain|json]\n.br\n.B bursar\\-webhook approve\n\
          \\fB\\-\\-dir\\fR FOLDER [\\fB\\-\\-health\\fR ADDRESS] [\\fB\\-\\-log\\-format\\fR plain|json]\n.SH DESCRIPTION\n\
-         Outside of the cluster, units bursar\\-webhook and bursar\\-approver run this program with the files that\n\
+         Outside the cluster, units bursar\\-webhook and bursar\\-approver run this program with the files that\n\
          .B bursar webhook install\nand\n.B bursar approver install\nwrite. Changed files are read again without a \
          restart.\n.SH OPTIONS\n",
     );

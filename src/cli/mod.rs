@@ -62,7 +62,7 @@ pub fn main() -> ExitCode {
             }
             let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
             arguments::add_usage(&mut error, words);
-            // Nothing is left to do about a closed standard error.
+            // If standard error is closed, the message is lost.
             let _ = error.print();
             return Exit::Usage.into();
         }

@@ -162,11 +162,11 @@ pub struct BackupStatus {
 /// The state of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// The watches that access depends on are up to date, and nothing keeps the daemon from working there.
+    /// Whether the watches that access depends on are up to date, and nothing keeps the daemon from working there.
     pub ready: bool,
     /// Why the cluster is not ready, or why nothing is written there.
     pub trouble: Option<String>,
-    /// The number of objects of ours.
+    /// The number of Bursar's objects in the cluster.
     pub objects: u64,
     /// Endpoints that refused a credential or were unreachable at the last check, with the reason and the remedy.
     #[serde(default)]
@@ -180,7 +180,7 @@ pub struct ClusterStatus {
     /// When the daemon's own certificate expires; absent if the daemon uses an administrator's kubeconfig.
     #[serde(default)]
     pub own_certificate_until: Option<Timestamp>,
-    /// Certificates that were signed for requests of the daemon, although it did not ask for them.
+    /// Certificates that were signed for requests in the daemon's name that Bursar did not make.
     #[serde(default)]
     pub unknown_certificates: Vec<String>,
     /// The webhook's answer to the last test review that the API server sent to it; absent if no webhook is installed,
@@ -270,7 +270,7 @@ pub struct CycleReport {
     /// Accounts that were revoked and do not have their new certificate yet.
     #[serde(default)]
     pub being_revoked: BTreeSet<AccountName>,
-    /// Unreachable clusters in which tenants have changes to wait for.
+    /// Unreachable clusters in which tenants have changes that wait.
     #[serde(default)]
     pub away: BTreeMap<String, Away>,
     /// Why nothing could be done in the realm that Bursar writes to.

@@ -1,5 +1,5 @@
 //! Checks with random histories of a site and a real ledger that the next cycle executes exactly what `bursar plan`
-//! prints, and that the ledger then is as the preview foresaw.
+//! prints, and that the ledger afterwards is as the preview showed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

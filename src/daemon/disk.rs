@@ -20,9 +20,9 @@ const TRY_AGAIN: Duration = Duration::from_secs(5);
 /// Work that must not be started twice.
 #[derive(Debug, Default)]
 pub(super) struct Begun {
-    /// A backup is running.
+    /// Whether a backup is running.
     backup: bool,
-    /// An [`Event::TryDisk`] will come.
+    /// Whether an [`Event::TryDisk`] will come.
     trial: bool,
 }
 

@@ -88,8 +88,8 @@ async fn when_suspended(server: &ApiServer, path: &str, ask: Ask<'_>) -> Result<
     when_in_force(too_early, || server.ask(path, ask)).await
 }
 
-/// Returns what others than Bursar changed or created since that time. A writer chooses its name in `managedFields` and
-/// may empty the field, so a new object is always listed.
+/// Returns the objects that somebody other than Bursar changed or created since that time. A writer chooses its name in
+/// `managedFields` and may empty the field, so a new object is always listed.
 fn touched(listed: &[Listed], since: Timestamp, ours: &HashSet<UuidText>) -> BTreeSet<Touched> {
     let of_object = |(kind, object): &Listed| {
         let metadata = &object["metadata"];

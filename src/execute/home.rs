@@ -170,7 +170,7 @@ async fn rewritten(
     match homes.call(&Request::new(target(home, mount), work)).await? {
         Answer::Written(Written { changed: false, mount, .. }) => Ok((HomeFinding::AsDelivered, mount)),
         Answer::Written(Written { mount, .. }) => {
-            Ok((HomeFinding::Repaired { why: "our entries in the file were changed".to_owned() }, mount))
+            Ok((HomeFinding::Repaired { why: "Bursar's entries in the file were changed".to_owned() }, mount))
         }
         _ => Err(StepError::HomeAnswer),
     }
@@ -218,16 +218,16 @@ fn finding(inspection: &Inspection, fingerprint: &str) -> HomeFinding {
     }
     if inspection.token_id.as_deref() == Some(fingerprint) {
         return match inspection.entries_digest {
-            None => broken("a cluster or context of ours is missing"),
+            None => broken("a cluster or context of Bursar is missing"),
             Some(_) => HomeFinding::AsDelivered,
         };
     }
     let found = inspection.certificate_pem.as_deref().and_then(fingerprint_of);
     match found {
-        None => broken("our certificate or token is missing"),
-        Some(found) if found != fingerprint => broken("another certificate has our name"),
+        None => broken("Bursar's certificate or token is missing"),
+        Some(found) if found != fingerprint => broken("Bursar's user entry has another certificate"),
         Some(_) if !inspection.key_matches => broken("the key does not belong to the certificate"),
-        Some(_) if inspection.entries_digest.is_none() => broken("a cluster or context of ours is missing"),
+        Some(_) if inspection.entries_digest.is_none() => broken("a cluster or context of Bursar is missing"),
         Some(_) => HomeFinding::AsDelivered,
     }
 }

@@ -128,7 +128,7 @@ mod tests {
         for error in [undone(), undone(), in_use(), undone()] {
             before = Some(failure(error.step(), &error, before.as_ref(), now));
         }
-        let last = before.expect("a failure");
+        let last = before.expect("the ledger has this failure");
         assert_eq!((last.attempts, last.next_try.duration_since(now).as_mins()), (3, 4), "{last:?}");
         assert!(last.is_of_overwritten() && last.reason.contains("out of /home/ann/.kube/config"), "{last:?}");
     }

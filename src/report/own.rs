@@ -1,5 +1,5 @@
 //! Answers people's questions about their own accounts: the account with their uid, and the tools and workspaces that
-//! they belong to. They do not learn which other accounts exist. PURE: no runtime, no client, no file system, no clock.
+//! they belong to. They do not learn which other accounts exist. PURE.
 
 use serde_json::{Value, json};
 
@@ -117,7 +117,7 @@ mod tests {
             world.account(id).state = Lifecycle::Active;
         }
         let ask = |world: &World, uid: u32, of: Option<&str>| {
-            let of = of.map(|name| name.parse().expect("a name"));
+            let of = of.map(|name| name.parse().expect("the text is an account's name"));
             find(&world.ledger, uid, &OwnRequest { of }).map(|account| account.name.clone())
         };
         assert_eq!(ask(&world, 20_001, None).as_deref(), Ok("alice"));

@@ -1,5 +1,4 @@
-//! Orders and decisions about accounts that are not finished, and what they wait for. PURE: no runtime, no client, no
-//! file system, no clock.
+//! Orders and decisions about accounts that are not finished, and what they wait for. PURE.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +26,7 @@ pub struct Unfinished {
     pub by: Option<Note>,
     /// Texts for administrators, each with the remedy.
     pub waits_for: Vec<String>,
-    /// A limit or an incomplete read holds the change back.
+    /// Whether a limit or an incomplete read holds the change back.
     pub refused: bool,
 }
 
@@ -371,7 +370,7 @@ mod tests {
         let begun = world.ledger.failures.get(&place).expect("the suspension has begun").clone();
         let failed = crate::ledger::Failure { attempts: 2, reason: "no answer".to_owned(), ..begun };
         world.ledger.apply(&Change::Failure(foo, ClusterName("prod".into()), Some(failed)));
-        let [text] = said(&world, true).try_into().expect("one");
+        let [text] = said(&world, true).try_into().expect("there is one text");
         assert!(text.starts_with("tool:foo: suspend (ordered by ann) waits for suspend in prod: no answer"), "{text}");
     }
 
@@ -381,7 +380,7 @@ mod tests {
         world.another_cluster("gpu");
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         (0..2).for_each(|_| drop(world.cycle()));
-        world.policy.classes.get_mut("tool").expect("a class").clusters = vec![prod()];
+        world.policy.classes.get_mut("tool").expect("the class exists").clusters = vec![prod()];
         (0..2).for_each(|_| drop(world.cycle()));
         let gpu = ClusterName("gpu".into());
         assert!(world.ledger.objects.keys().any(|key| stops_pods(key) && key.cluster == gpu), "it is sealed there");

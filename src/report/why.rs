@@ -1,5 +1,5 @@
 //! Explains what an account has: the steps from the directory entry and the class to each object, or the step that
-//! fails. PURE: no runtime, no client, no file system, no clock.
+//! fails. PURE.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -280,7 +280,7 @@ fn adopted(account: &Account, ledger: &LedgerState) -> Vec<Step> {
         match (&adopted.account, &adopted.why) {
             (Some(_), _) => Step::new("adopted", true, text),
             (None, Some(why)) => Step::new("adopted", false, format!("{text}; {why}")),
-            (None, None) => Step::new("adopted", false, format!("{text}; it passes from its former owner")),
+            (None, None) => Step::new("adopted", false, format!("{text}; it is being taken from its former owner")),
         }
     };
     named.map(step).collect()

@@ -25,8 +25,8 @@ use crate::ledger::{LedgerState, UnknownCertificate};
 use crate::packed_text::DigestText;
 use crate::policy::Policy;
 
-/// How long a certificate may be unknown before it is reported. The daemon's own certificate needs this time: the
-/// ledger records the key of every other request before the request is made, but not the key of the daemon's own.
+/// How long a certificate may be unknown before it is reported. A new certificate of the daemon itself is unknown for a
+/// moment, because the ledger records the keys of all other requests before they are made, but not this one.
 const UNKNOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// What is known of the daemon's confinement in one cluster.
@@ -38,7 +38,7 @@ pub(super) struct Confinement {
     /// The objects that should exist, with the choices that they were made from. Rebuilt when the choices or the
     /// configuration change.
     expected: Option<(Said, Vec<Expected>)>,
-    /// `expected` was made from an older configuration.
+    /// Whether `expected` was made from an older configuration.
     is_outdated: bool,
     asking: Option<Asking<Result<Answer, AccessError>>>,
     /// The version of the watch that was compared last.
@@ -141,7 +141,7 @@ impl Clusters {
             let Some(link) = self.links.get_mut(cluster) else { continue };
             for signed in effects.server.certificates().signed() {
                 let Signed { subject, fingerprint, not_after, request } = signed;
-                // `bursar webhook install` requests the certificate of a webhook outside of the cluster. Its user may
+                // `bursar webhook install` requests the certificate of a webhook outside the cluster. Its user may
                 // only read namespaces.
                 if subject == format!("CN={WEBHOOK_USER}") {
                     continue;
@@ -161,15 +161,15 @@ impl Clusters {
                 if !*told && suspect.since + UNKNOWN_AFTER <= now {
                     *told = true;
                     let certificate = suspect.text.as_str();
-                    tracing::error!(%cluster, certificate, "a certificate that Bursar did not ask for was signed for the \
-                        daemon's request: treat the daemon's key as stolen");
+                    tracing::error!(%cluster, certificate, "a certificate was signed for a request in the daemon's name that \
+                        Bursar did not make: treat the daemon's key as stolen");
                 }
             }
         }
     }
 
-    /// Returns what the ledger has to record of certificates that Bursar did not ask for, because their requests may be
-    /// deleted and this process may end.
+    /// Returns what the ledger has to record of certificates that were signed for requests that Bursar did not make.
+    /// Without the record, they would be forgotten if somebody deletes the requests or this process ends.
     pub(super) fn unknown_certificates(&self) -> (Vec<Change>, Vec<Event>) {
         let suspects = self.links.iter().flat_map(|(cluster, link)| link.suspects.iter().map(move |it| (cluster, it)));
         let told = suspects.filter(|(_, (_, (_, told)))| *told);

@@ -213,9 +213,9 @@ impl Ledger {
         (revocations.len(), revocations.values().map(|revocation| revocation.done).sum(), open)
     }
 
-    /// Returns the time until a cycle that is due earlier than the schedule's next one: for the check of a home after a
-    /// delivery, for the retry of a delivery or of a failed removal of access, or for the next step of a class's
-    /// revocation. Returns `None` if no such cycle is due within `SOON`.
+    /// Returns the time until a cycle that is due earlier than the schedule's next one. Such a cycle checks a home
+    /// after a delivery, retries a delivery or a failed removal of access, or continues the revocation of a class.
+    /// Returns `None` if no such cycle is due within `SOON`.
     #[must_use]
     pub fn next_look(&self) -> Option<Duration> {
         let (now, ledger) = (self.now(), self.state());

@@ -17,8 +17,8 @@ use crate::identity::DirectoryId;
 use crate::snapshot::proof::{Due, Proof, Verdict};
 use crate::snapshot::{Completeness, DirectorySnapshot};
 
-/// How long the proof of an absence is used again. A limit may refuse the suspension for days, and each read would ask
-/// all servers again. If a read shows the entry, the proof is dropped.
+/// How long the proof of an absence is used again. A limit may refuse the suspension for days; without this time, each
+/// read would ask all servers again. If a read shows the entry, the proof is dropped.
 const PROVED: Duration = Duration::from_hours(1);
 /// How long servers that disagree are not asked again. An absence is counted at the same intervals.
 const DISAGREED: Duration = Duration::from_mins(5);
@@ -251,7 +251,7 @@ mod tests {
         let answered = |proof: &Proof| {
             let answer = Answer { at: now(), proof: proof.clone(), is_used: false };
             let mut sources = look_ups.sources.lock();
-            sources.get_mut("people").expect("was asked").answers.insert(due(1).id, answer);
+            sources.get_mut("people").expect("the source was asked").answers.insert(due(1).id, answer);
         };
         answered(&gone);
         for _ in 0..3 {

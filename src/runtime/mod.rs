@@ -311,7 +311,7 @@ impl Runtime {
     /// changed, no cluster is asked.
     ///
     /// # Errors
-    /// The ledger did not record a certificate that Bursar did not ask for.
+    /// The ledger did not record a certificate that was signed for a request that Bursar did not make.
     pub async fn confine(&mut self) -> Result<(), RuntimeError> {
         let Self { settings, sealer, ledger, clusters, metrics, .. } = self;
         let (now, renew, instance) = (ledger.now(), ledger.may_write(), ledger.instance());

@@ -46,13 +46,13 @@ pub(super) struct Reads {
 struct Reading {
     terms: Arc<Terms>,
     whole: bool,
-    /// An administrator has asked for a read that begins after this one.
+    /// Whether an administrator has asked for a read that begins after this one.
     is_outdated: bool,
     task: AbortOnDropHandle<()>,
 }
 
-/// The configuration of a read. If it changes, the read is dropped, because its entries are made by these rules. The
-/// ledger would keep, for example, the home that a new entry got from the former prefix.
+/// The configuration of a read. If it changes, the read is dropped, because its entries are made by these rules.
+/// Otherwise the ledger would keep, for example, the home that a new entry got from the former prefix.
 #[derive(PartialEq)]
 struct Terms {
     source: SourceConfig,
@@ -113,7 +113,7 @@ impl Reads {
         self.answers.reads.lock().retain(|_, answer| answer.terms.are_in_force(sources, policy));
     }
 
-    /// Marks every read that is in progress or not taken yet, so that its source is read again: an administrator asks
+    /// Marks every read that is in progress or not taken yet, so that its source is read again. An administrator asks
     /// for the present state, and such a read may have passed an entry before the entry changed.
     pub(super) fn outdate(&self) {
         self.tasks.lock().values_mut().for_each(|reading| reading.is_outdated = true);
@@ -223,7 +223,7 @@ impl Drop for Attended<'_> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long a cycle waits is no decision about the directory")]
+#[expect(clippy::disallowed_methods, reason = "how long a cycle waits is not a decision about the directory")]
 pub(super) fn now() -> Instant {
     Instant::now()
 }
@@ -337,7 +337,7 @@ pub(super) mod tests {
         begin(Pass::Changes(cache.clone()));
         reads.outdate();
         begin(Pass::Changes(cache.clone()));
-        // The read before the request would have connected only once.
+        // The read from before the request connected only once, so this is another read.
         let second = connected().await;
         assert!(reads.tasks.lock()["people"].whole, "the scheduled full read is not lost");
         begin(Pass::Changes(cache));

@@ -250,7 +250,7 @@ fn is_anchored(text: &str) -> bool {
 }
 
 fn default_pattern() -> Regex {
-    Regex::new(NAME_PATTERN).expect("a constant that a test compiles")
+    Regex::new(NAME_PATTERN).expect("the constant is a valid regex, which a test compiles")
 }
 
 /// Reads `roles`. If the class has no namespace, its roles apply to the whole cluster, so they have no default.

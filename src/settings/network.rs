@@ -56,7 +56,7 @@ fn peer(table: &Table<'_>, direction: &str) -> Option<Peer> {
     match &who {
         Who::Addresses { .. } => goes_with("pods", &format!("{direction}, namespaces and namespace_labels")),
         Who::Pods { .. } => goes_with("except", "cidr"),
-        Who::Dns => ["except", "pods", "ports"].iter().for_each(|key| goes_with(key, "other peers than dns")),
+        Who::Dns => ["except", "pods", "ports"].iter().for_each(|key| goes_with(key, "peers other than dns")),
     }
     Some(Peer { who, ports: ports(table) })
 }

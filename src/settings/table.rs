@@ -15,7 +15,7 @@ use crate::identity::is_dns_label;
 pub(super) struct Wrong {
     pub(super) key: String,
     pub(super) what: String,
-    /// There is no such key, so its value was not used.
+    /// Whether there is no such key, so that its value was not used.
     pub(super) unknown: bool,
 }
 
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_can_be_one_variable() {
+    fn an_environment_variable_can_have_a_list() {
         assert_eq!(from_toml_list(r#"["/a", "/b"]"#), Some(vec!["/a".to_owned(), "/b".to_owned()]));
         assert_eq!(from_toml_list("[1]"), None);
     }

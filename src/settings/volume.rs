@@ -42,10 +42,10 @@ pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf], kind: Option<Acco
         for key in if provisioned { OF_NFS } else { OF_A_CLASS } {
             if volume.has(key) {
                 let fits = match (word, provisioned) {
-                    (Word::Personal, true) => "a personal volume from a storage class does not have it",
-                    (Word::Personal, false) => "a personal volume on nfs does not have it",
-                    (_, true) => "only volumes of kind static, shared or personal have it",
-                    (_, false) => "only volumes of kind dynamic or personal have it",
+                    (Word::Personal, true) => "a personal volume from a storage class does not have this key",
+                    (Word::Personal, false) => "a personal volume on nfs does not have this key",
+                    (_, true) => "only volumes of kind static, shared or personal have this key",
+                    (_, false) => "only volumes of kind dynamic or personal have this key",
                 };
                 volume.wrong(key, fits);
             }

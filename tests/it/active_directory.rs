@@ -246,11 +246,11 @@ async fn an_entry_that_hides_user_account_control_is_rejected_with_its_id() {
     let base = samba.unit("hide");
     samba.add_ldif(&person_ldif(&base, "hide-alice", "userAccountControl: 546\n"));
     let mut source = source(samba, &base);
-    // An attribute that no entry has looks like one that an access rule hides.
+    // If no entry has an attribute, it looks as if an access rule hid it.
     source.attributes.disabled = vec!["department&2".parse().expect("the mark is valid")];
     let found = read(source).await;
     assert_eq!(found.entries, []);
     let rejected = &found.rejected[0];
-    assert_eq!(rejected.why, "department is missing, or hidden from us");
+    assert_eq!(rejected.why, "department is missing, or hidden from Bursar");
     assert!(rejected.id.is_some(), "the account is present, and keeps what it has");
 }

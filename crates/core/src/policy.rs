@@ -53,11 +53,11 @@ pub struct Policy {
     /// Folders that may contain homes.
     pub home_prefixes: Vec<PathBuf>,
     pub reapers: Reapers,
-    /// `[security] require_confinement`: in a cluster in which the daemon's confinement is not confirmed, nothing is
-    /// granted or repaired.
+    /// `[security] require_confinement`: whether nothing is granted or repaired in a cluster in which the daemon's
+    /// confinement is not confirmed.
     pub require_confinement: bool,
-    /// `[security] strict_egress`: the configuration is refused if a class's pods reach file servers, directories or
-    /// this host.
+    /// `[security] strict_egress`: whether the configuration is refused if a class's pods reach file servers,
+    /// directories or this host.
     pub strict_egress: bool,
     /// Groups that the webhook allows to change namespaces of tenants and Bursar's own objects.
     pub exempt: Vec<String>,

@@ -70,8 +70,8 @@ fn unusable(path: PathBuf, error: &KubeconfigError) -> HomeError {
     }
 }
 
-/// Whether kubectl cannot read the text either, so that it may be replaced if the class allows that. kubectl reads the
-/// first of several documents, the last of two equal keys, and files of any size.
+/// Whether kubectl cannot read the text either. Such text may be replaced if the class allows that. kubectl reads more
+/// than Bursar: the first of several documents, the last of two equal keys, and files of any size.
 fn is_junk(error: &KubeconfigError) -> bool {
     match error {
         KubeconfigError::Document(

@@ -99,9 +99,9 @@ pub struct Place {
     pub start: usize,
     /// Offset of the first byte after the node. The line break after a block scalar is part of the node.
     pub end: usize,
-    /// The node is a collection in `[]` or `{}`.
+    /// Whether the node is a collection in `[]` or `{}`.
     pub flow: bool,
-    /// The node has an anchor.
+    /// Whether the node has an anchor.
     pub anchored: bool,
 }
 

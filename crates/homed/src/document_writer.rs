@@ -144,7 +144,7 @@ fn write_quoted(out: &mut String, text: &str) {
 /// The layout of a flow collection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
-    /// Write JSON only.
+    /// Whether only JSON is written.
     pub(super) json: bool,
     /// `None` for one line. Otherwise each entry has its own line; the numbers are the indentation of the line on which
     /// the collection begins, and the width of one level.

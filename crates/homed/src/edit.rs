@@ -1,4 +1,4 @@
-//! Replaces spans of a parsed text. Every byte outside of them stays: comments, order, quoting, layout, line breaks.
+//! Replaces spans of a parsed text. Every byte outside them stays: comments, order, quoting, layout, line breaks.
 //!
 //! New text takes the style of the text around it: block lists keep the indentation of their dashes, flow lists and
 //! JSON stay on one line or keep one entry per line. The functions only collect changes; [`Edits::apply`] makes the new

@@ -177,7 +177,7 @@ fn json_kubeconfigs_stay_json() {
 }
 
 #[test]
-fn a_file_that_is_no_kubeconfig_is_refused() {
+fn a_file_that_is_not_a_kubeconfig_is_refused() {
     for text in [
         "- a\n",
         "hello",
@@ -246,13 +246,13 @@ fn inspection_finds_a_matching_pair_and_returns_no_key() {
 #[test]
 fn entries_that_a_user_named_like_ours_stay_the_users() {
     let context = "contexts:\n- {name: toolforge, context: {cluster: mine, user: me}}\n";
-    assert_eq!(refused(context), "context `toolforge` in it is not ours");
+    assert_eq!(refused(context), "context `toolforge` in it is not Bursar's");
     let without_user = "contexts:\n- {name: toolforge, context: {cluster: mine}}\n";
-    assert_eq!(refused(without_user), "context `toolforge` in it is not ours");
+    assert_eq!(refused(without_user), "context `toolforge` in it is not Bursar's");
     let cluster = "clusters:\n- {name: toolforge, cluster: {server: 'https://mine'}}\n";
-    assert_eq!(refused(cluster), "cluster `toolforge` in it is not ours");
+    assert_eq!(refused(cluster), "cluster `toolforge` in it is not Bursar's");
     let used = "clusters:\n- {name: toolforge, cluster: {server: 'https://10.0.0.1:6443'}}\ncontexts:\n- {name: x, context: {cluster: toolforge, user: me}}\n";
-    assert_eq!(refused(used), "cluster `toolforge` in it is not ours");
+    assert_eq!(refused(used), "cluster `toolforge` in it is not Bursar's");
     for text in [context, without_user, cluster, used] {
         assert_eq!(remove(text, &entries().names()).expect("the entries can be removed"), None, "{text}");
         merge(text, &entries(), &["toolforge".to_owned()]).expect("the names count as ours").expect("the text changes");
@@ -374,7 +374,7 @@ proptest! {
     }
 }
 
-/// Whether `of` contains every byte of `text` in order. The bytes between them are ours.
+/// Whether `of` contains all bytes of `text` in the same order. The bytes between them are ours.
 fn is_part_of(text: &str, of: &str) -> bool {
     let mut bytes = of.bytes();
     text.bytes().all(|byte| bytes.any(|other| other == byte))

@@ -128,7 +128,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
     if request.work.is_about_the_kubeconfig() {
         order.bounds.admit_file(target)?;
     }
-    // Before the home is touched: a user's own file system may never answer.
+    // This check comes before the home is touched, because a user's own file system may never answer.
     mounts::refuse_users_own(prefix, target)?;
     if request.work == Work::TestCreate {
         return ensure::test_create(prefix, target).map(|()| Answer::Writable);
@@ -168,7 +168,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
             }
             Ok(Answer::HomeReady { created })
         }
-        // Answered above, before a home is opened.
+        // Such a request was answered above, before a home is opened.
         Work::TestCreate => Ok(Answer::Writable),
         Work::Inspect { names } => {
             let found = place.inspect(names)?;
@@ -280,7 +280,8 @@ impl CpuLimit {
         }
         let mut signals = SigSet::empty();
         signals.add(NixSignal::SIGXCPU);
-        // Must be blocked before the thread starts: the thread waits for the signal, which must not kill any thread.
+        // The signal must be blocked before the thread starts: the thread waits for it, and it must not kill any
+        // thread.
         signals.thread_block().map_err(|errno| no_limit(&errno.to_string()))?;
         let (reply, path, seconds) = (self.reply.clone(), self.path.clone(), self.seconds);
         let wait = move || {

@@ -275,7 +275,7 @@ impl MarkKeeper {
     async fn claim_from(&self, holder: &str) -> Result<Claim, AccessError> {
         let me = &self.owner.instance;
         let cluster = &self.owner.cluster;
-        tracing::info!(%cluster, "this ledger ran elsewhere, or before a reboot: asking whether it still does");
+        tracing::info!(%cluster, "another process ran with this ledger before: asking whether it still runs");
         self.merge(json!({CLAIM: me, REFUSED: null})).await?;
         let begun = tokio::time::Instant::now();
         while begun.elapsed() < CLAIM_WAITS {
@@ -346,9 +346,9 @@ impl MarkKeeper {
             && own.refused.as_deref() != Some(&*claim)
         {
             let cluster = &self.owner.cluster;
-            tracing::warn!(%cluster, "a copy of this ledger asked to run in this one's place, and was refused");
+            tracing::warn!(%cluster, "a process with a copy of this ledger asked to run instead of this process, and was refused");
             if let Err(error) = self.merge(json!({REFUSED: claim})).await {
-                tracing::error!(%cluster, error = chain(&error), "the copy of this ledger was not refused");
+                tracing::error!(%cluster, error = chain(&error), "cannot refuse the process with a copy of this ledger");
             }
         }
     }

@@ -35,7 +35,7 @@ pub struct Found {
     /// The rule, and what is wrong.
     #[serde(flatten)]
     pub broken: Broken,
-    /// An administrator excepted the account from this rule.
+    /// Whether an administrator excepted the account from this rule.
     pub excepted: bool,
 }
 
@@ -61,7 +61,7 @@ struct Tenant {
     account: String,
     class: String,
     resolved: Resolved,
-    /// Removed from `resolved`, so that the audit also finds what the exceptions allow.
+    /// The tenant's exceptions. `resolved` does not have them, so that the audit also finds what they allow.
     exceptions: BTreeSet<ExceptedRule>,
 }
 

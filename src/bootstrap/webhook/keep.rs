@@ -14,14 +14,14 @@ use super::{AccessError, Found, Reached, WebhookRequest, found, put};
 pub enum Kept {
     /// It is not installed.
     Absent,
-    /// It runs outside of the cluster, where only an administrator can replace its files.
+    /// It runs outside the cluster, where only an administrator can replace its files.
     Outside {
         /// When its certificate expires.
         not_after: Option<Timestamp>,
-        /// Its rules differ from those of the configuration.
+        /// Whether its rules differ from those of the configuration.
         outdated: bool,
     },
-    /// It runs in the cluster and is in order.
+    /// It runs in the cluster and works.
     Well {
         /// When the next renewal is due.
         due: Timestamp,

@@ -60,12 +60,12 @@ pub const WEBHOOK: &str = "bursar-webhook";
 pub const APPROVALS: &str = "bursar-approvals";
 /// The Secret with the serving certificate.
 pub const SECRET: &str = "bursar-webhook-tls";
-/// The user name of a webhook outside of the cluster, in its client certificate.
+/// The user name of a webhook outside the cluster, in its client certificate.
 pub const WEBHOOK_USER: &str = "bursar:webhook";
 /// The holder of that certificate, in the label of its request.
 pub const WEBHOOK_HOLDER: &str = "bursar-webhook";
 
-/// Files outside of the cluster that expire within this time should be renewed.
+/// Files outside the cluster that expire within this time should be renewed.
 pub const ENDS_SOON: jiff::SignedDuration = jiff::SignedDuration::from_hours(30 * 24);
 
 const GROUP: &str = "admissionregistration.k8s.io/v1";
@@ -99,7 +99,7 @@ pub struct WebhookRequest<'a> {
 pub struct Wrote {
     /// Kind and name, for example `Deployment bursar-webhook`.
     pub what: String,
-    /// It was removed, not written.
+    /// Whether it was removed instead of written.
     pub removed: bool,
 }
 
@@ -119,7 +119,7 @@ pub struct Installed {
 pub struct Found {
     /// The authorities that the API server trusts, PEM.
     believed: String,
-    /// The URL of a webhook outside of the cluster.
+    /// The URL of a webhook outside the cluster.
     pub url: Option<String>,
     /// When its certificate is due for renewal.
     renew_after: Option<Timestamp>,

@@ -1,4 +1,4 @@
-//! `bursar webhook install --url … --write DIR`: writes the files of a webhook that runs outside of the cluster.
+//! `bursar webhook install --url … --write DIR`: writes the files of a webhook that runs outside the cluster.
 //!
 //! The state folder belongs to the daemon's user, and the files belong to the caller, who may be root: see
 //! [`privilege::as_bursar`].
@@ -42,7 +42,7 @@ struct Written {
     senders: Senders,
 }
 
-/// A webhook outside of the cluster whose files are written. No configuration refers to it yet.
+/// A webhook outside the cluster whose files are written. No configuration refers to it yet.
 pub struct Outside {
     url: String,
     folder: PathBuf,

@@ -54,7 +54,7 @@ impl WebhookRequest<'_> {
     }
 }
 
-/// If the configuration names another client certificate than `in_force`, and the API server presents that certificate
+/// If the configuration names a client certificate other than `in_force`, and the API server presents that certificate
 /// to the webhook, calls `write` to make the webhook demand it.
 pub(super) async fn demand(
     client: &Client,

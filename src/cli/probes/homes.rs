@@ -71,7 +71,7 @@ async fn listening(settings: &Settings) -> Finding {
 /// The use of a prefix.
 #[derive(Debug, Clone, Copy)]
 struct Use {
-    /// Bursar makes homes or directories of volumes there.
+    /// Whether Bursar makes homes or directories of volumes there.
     made: bool,
 }
 

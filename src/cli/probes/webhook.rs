@@ -76,7 +76,7 @@ fn unchosen(subject: &str, keys: &[String]) -> Option<Finding> {
 }
 
 /// The state of the webhook in a cluster.
-#[expect(clippy::large_enum_variant, reason = "there is one for each cluster, for a moment")]
+#[expect(clippy::large_enum_variant, reason = "one value for each cluster exists, and only for a moment")]
 enum Webhook {
     Absent {
         /// The rules that are not enforced; `None` if no tenant needs the webhook.
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outside_webhook_must_be_written_again_30_days_before_its_end() {
+    fn doctor_warns_30_days_before_the_files_of_an_outside_webhook_expire() {
         let ends: Timestamp = "2026-12-21T06:00:00Z".parse().expect("the text is a time");
         let url = Some("https://hook.example.org:9443".to_owned());
         let found = |now: &str, is_given| {

@@ -63,8 +63,9 @@ impl TenantExecution<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Steps in homes come last, and each is tried, so that a broken home or a file server that hangs delays neither
-    /// quota, policies and bindings nor the end of a tenant. A volume waits for its directory.
+    /// Whether `action` comes after all other steps because it needs a home. Each such step is tried even if another
+    /// fails. So a broken home or a file server that hangs delays neither quota, policies and bindings nor the end of a
+    /// tenant. A volume waits for its directory.
     pub(super) fn waits_for_a_home(&self, action: &Action) -> bool {
         match action {
             Action::Deliver { .. }
@@ -129,7 +130,7 @@ impl TenantExecution<'_> {
                 let (what, why) = match reason {
                     Some(reason) if keys.is_empty() => ("SSH keys removed", reason.to_string()),
                     Some(reason) => ("SSH keys written", reason.to_string()),
-                    None if changed => ("SSH keys written again", "our block was changed".to_owned()),
+                    None if changed => ("SSH keys written again", "Bursar's block was changed".to_owned()),
                     None => return Ok(()),
                 };
                 done.events.push(self.event(what, why, json!({"home": home.home, "keys": keys})));
@@ -191,8 +192,8 @@ impl TenantExecution<'_> {
         }
     }
 
-    /// Returns whether the credential in the home is still good: it is not due for renewal, and only the kubeconfig
-    /// around it changes.
+    /// Returns whether the credential in the home can stay: it is not due for renewal, and only the kubeconfig around
+    /// it changes.
     pub(super) fn standing(&self, credential: &DesiredCredential, reason: &Reason) -> Old {
         let key = CredentialKey::new(self.account.id.clone(), self.cluster.clone()).on(&credential.host);
         let certificate = self.run.ledger.certificates.get(&key);

@@ -1,5 +1,5 @@
-//! Asks one cluster which ledger owns it and what its mark and seals prove, with the daemon's own credential, which is
-//! renewed first if that is due.
+//! Asks one cluster which ledger owns it, and what its mark and seals prove. Uses the daemon's own credential, and
+//! first renews it if that is due.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -112,7 +112,7 @@ async fn a_sentinel_must_show_its_attributes() {
 }
 
 #[tokio::test]
-async fn groups_that_lose_all_members_at_once_are_treated_as_hidden() {
+async fn groups_that_lose_all_members_in_one_read_keep_them_as_hidden() {
     let slapd = site(SlapdOptions::default());
     let mut source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
     source.attributes.members_required = false;
@@ -126,7 +126,7 @@ async fn groups_that_lose_all_members_at_once_are_treated_as_hidden() {
     assert!(before > 10);
     slapd.start_configured(&hiding("member"));
     story.hears().await;
-    assert!(story.completeness().contains("show no member at once"), "{}", story.completeness());
+    assert!(story.completeness().contains("became empty in the same read"), "{}", story.completeness());
     assert_eq!((members(&story), leaving(&story)), (before, 0));
     slapd.start_configured(&SlapdOptions::default());
     story.hears().await;

@@ -155,7 +155,7 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     // A test write needs no lock, but the test of a delivery waits for it. If the lock is removed meanwhile, that test
     // succeeds.
     let names = entries("1").names();
-    homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect("no lock is needed for that");
+    homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect("a test write needs no lock");
     // A credential must not be issued for a file that cannot be written afterwards.
     let tried = homed.ask(&target, test_delivery()).await.expect_err("the file is locked");
     assert_eq!(tried.reason(), "in-use", "{tried}");
@@ -295,7 +295,7 @@ async fn the_test_of_a_delivery_refuses_a_file_that_is_touched_again_and_again()
     done.store(true, Ordering::Relaxed);
     toucher.join().expect("the thread does not panic");
     assert_eq!(tried.expect_err("the file changes all the time").reason(), "in-use");
-    homed.ask(&target, test_delivery()).await.expect("nobody touches it");
+    homed.ask(&target, test_delivery()).await.expect("nobody changes the file");
     assert_eq!(names_in(&target.home.join(".kube")), ["config"]);
 }
 
@@ -353,7 +353,7 @@ async fn the_users_part_of_the_previous_file_is_kept_and_can_be_restored() {
     assert_eq!(restored, Answer::Restored { changed: true, complete: true });
     let text = fs::read_to_string(&config).expect("the file is readable");
     assert!(text.starts_with("# mine\nusers:\n- {name: me, user: {token: hunter2}}\n") && parses(&config), "{text}");
-    let old = fs::read_to_string(&kept).expect("what was replaced");
+    let old = fs::read_to_string(&kept).expect("the copy of the replaced file is readable");
     assert!(!old.contains("client-key-data") && !old.contains("hunter2"), "{old}");
     homed.ask(&target, Work::RemoveKubeconfig { names }).await.expect("homed accepts the request");
     assert_eq!(names_in(&kube), ["config"], "the kept file is removed together with our entries");

@@ -121,7 +121,7 @@ pub fn serves<'r>(identity: &Identity, rules: &'r ClassRules, host: &str) -> Opt
     own_patterns(rules).find(fits).map(String::as_str)
 }
 
-/// Whether `host` matches `pattern`. A first label `*` of the pattern matches any one label, even `*`.
+/// Whether `host` matches `pattern`. If the first label of the pattern is `*`, it matches any label, even `*`.
 fn is_match(pattern: &str, host: &str) -> bool {
     match pattern.strip_prefix("*.") {
         Some(rest) => host.split_once('.').is_some_and(|(first, after)| is_label(first) && after == rest),

@@ -14,7 +14,7 @@ pub struct Groups<'a>(BTreeMap<&'a str, Vec<Group<'a>>>);
 
 struct Group<'a> {
     account: &'a Account,
-    /// The group is proved to be gone, so all its members leave.
+    /// Whether the group is proved to be gone. If so, all its members leave.
     gone: bool,
 }
 
@@ -194,8 +194,8 @@ pub fn former_classes<'p>(
     cluster: &ClusterName,
 ) -> BTreeMap<String, &'p Class> {
     let has_namespaces = |class: &&Class| class.clusters.contains(cluster) && class.namespace.is_some();
-    // The class by which the tenant began stays in the list after the label has changed, so that no rules change at the
-    // end of a rename.
+    // After the label has changed, the class by which the tenant began is still in the list. So no rules change when
+    // the rename is complete.
     let mut accounts: BTreeMap<String, Vec<(&AccountId, bool)>> = BTreeMap::new();
     for ((id, _), tenant) in ledger.tenants.iter().filter(|((_, at), _)| at == cluster) {
         let Some(namespace) = &tenant.namespace else { continue };
@@ -239,7 +239,7 @@ fn only<'p>(classes: BTreeMap<&str, (usize, &'p Class)>) -> Option<&'p Class> {
     classes.next().filter(|_| classes.next().is_none()).map(|(_, class)| class)
 }
 
-/// Returns the class that a former class became, if no recorded label names it: older versions recorded no labels.
+/// Returns the class that a former class became, for accounts without a recorded label: older versions recorded none.
 /// `classes` are the classes that now take the accounts that began in the former class. Some of these accounts may have
 /// moved to another class long before.
 fn successor<'p>(mut classes: BTreeMap<&'p str, (usize, &'p Class)>, ledger: &LedgerState) -> Option<&'p Class> {

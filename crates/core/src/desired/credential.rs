@@ -66,7 +66,7 @@ pub fn holder(
         (Some(CredentialKind::Oidc(oidc)), _) => {
             json!({"apiGroup": GROUP, "kind": "User", "name": oidc.user.replace("{name}", &account.name)})
         }
-        // A service account gets no rights outside of its own namespace, so bindings there name a group without
+        // A service account gets no rights outside its own namespace, so bindings there name a group without
         // members.
         (None | Some(CredentialKind::Certificate { .. } | CredentialKind::ServiceAccount { .. }), _) => {
             let group = generation_group(&account.account_name(), generation);

@@ -11,7 +11,7 @@ use crate::policy::Lifecycle;
 pub(super) struct Verdict {
     pub(super) transition: Option<Transition>,
     pub(super) regenerated: Option<Regeneration>,
-    /// The account has no access after the transition.
+    /// Whether the account has no access after the transition.
     pub(super) suspended: bool,
     /// The requirements of the account's end for its namespaces.
     pub(super) end: Option<EndOfTenant>,
@@ -27,7 +27,7 @@ impl Verdict {
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Evidence<'a> {
     pub(super) account: &'a Account,
-    /// A class takes the account.
+    /// Whether a class takes the account.
     pub(super) wanted: bool,
     /// Open orders, from the oldest to the newest.
     pub(super) orders: &'a [&'a Order],
@@ -38,7 +38,7 @@ pub(super) struct Evidence<'a> {
     /// Whether leaving members count.
     pub(super) leavings: bool,
     pub(super) namespaces: Namespaces,
-    /// The account has credentials of which a leaving member may have kept a copy.
+    /// Whether the account has credentials of which a leaving member may have kept a copy.
     pub(super) shared: bool,
     /// Since when nothing has run in any of its namespaces; `None` if this is not long enough for a suspension.
     pub(super) idle: Option<Timestamp>,
@@ -51,9 +51,9 @@ pub(super) struct Evidence<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Namespaces {
     pub(super) count: u64,
-    /// All namespaces were archived during the present suspension.
+    /// Whether all namespaces were archived during the present suspension.
     pub(super) archived: bool,
-    /// No namespace exists any more.
+    /// Whether no namespace exists any more.
     pub(super) gone: bool,
 }
 

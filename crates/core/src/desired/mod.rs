@@ -181,10 +181,10 @@ pub struct DesiredTenant {
     pub class: String,
     /// `None` for classes without a namespace, such as administrators.
     pub namespace: Option<NamespaceName>,
-    /// New pods cannot start, and the workloads are stopped.
+    /// Whether new pods are kept from starting, and the workloads are stopped.
     pub suspended: bool,
-    /// No class gives the account this place any more, but its removal is refused or held. Everything there stays;
-    /// bindings lose only the subjects that have to leave them.
+    /// Whether no class gives the account this place any more, but its removal is refused or held. Then everything
+    /// there stays; bindings lose only the subjects that have to leave them.
     pub given_up: bool,
     /// The step that the tenant's end requires in this cluster; `None` if it has not begun.
     pub end: Option<EndOfTenant>,
@@ -197,7 +197,8 @@ pub struct DesiredTenant {
     pub levels: BTreeMap<NamespaceName, (String, PodSecurity)>,
     /// Directories that are created before the PersistentVolume with this name.
     pub directories: BTreeMap<String, DirectoryTarget>,
-    /// The class is no longer in the configuration, so nobody knows what its quota was. Only bindings are removed.
+    /// Whether the class is no longer in the configuration. Then nobody knows what its quota was, and only bindings are
+    /// removed.
     pub keep_unknown: bool,
     /// The credentials of the tenant's holders: a single one or, if hosts have credentials of their own, one for each
     /// host. A delivered credential that is not in this list is removed from its home.
@@ -281,7 +282,7 @@ pub struct Place<'a> {
     pub class: &'a str,
     /// The present generation: only its certificates are valid.
     pub generation: u64,
-    /// The tenant has no access.
+    /// Whether the tenant is suspended, and so has no access.
     pub suspended: bool,
     /// When the tenant will be suspended because nothing runs in the namespace; `None` if its people were not warned.
     pub idle_until: Option<Timestamp>,
@@ -440,7 +441,7 @@ pub struct DirectoryTarget {
     pub path: PathBuf,
     /// The owner.
     pub posix: PosixIdentity,
-    /// Mode 2770 instead of 0700.
+    /// Whether the mode is 2770 instead of 0700.
     pub shared: bool,
 }
 
@@ -452,9 +453,9 @@ pub struct HomeTarget {
     pub posix: PosixIdentity,
     /// The path of the kubeconfig, relative to the home.
     pub kubeconfig: PathBuf,
-    /// Create the home if it does not exist.
+    /// Whether the home is created if it does not exist.
     pub create: bool,
-    /// Replace a kubeconfig that is not valid YAML, and keep a dated copy of the old one next to it.
+    /// Whether a kubeconfig that is not valid YAML is replaced, with a dated copy of the old one kept next to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replace_unparsable: bool,
 }

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_stops_removes_and_proves_and_so_does_a_second_one() {
+    fn a_killed_or_repeated_eviction_plans_the_same_steps() {
         let (mut world, foo) = evicted();
         let steps = |world: &World| {
             let plan = world.plan();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_approved_workloads_start_after_an_eviction() {
+    fn only_named_workloads_start_after_an_eviction() {
         let (mut world, foo) = evicted();
         world.cycle();
         let refused = ordered(&mut world, OrderRequest::Resume(target()));

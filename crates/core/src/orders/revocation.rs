@@ -37,8 +37,9 @@ pub(super) fn is_possible<'a>(
 
 /// Records an order for each account of the class that has a certificate. The orders are carried out at a pace. If a
 /// revocation of the class is running, repeating its order has no effect. An order with another reason or ticket starts
-/// a second revocation as soon as no account waits for its turn in the first: a tenant who keeps their own home broken,
-/// or an unreachable cluster, must not prevent a second revocation.
+/// a second revocation as soon as no account waits for its turn in the first. The second one does not wait for the end
+/// of the first, because an unreachable cluster, or a tenant who keeps their own home broken, could delay that end for
+/// ever.
 pub(super) fn all(ledger: &LedgerState, policy: &Policy, class: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
     if let Some(BulkRevocation { note: Note { actor, reason, ticket, at }, .. }) = ledger.revocations.get(class) {
         let has_turns = ledger.waiting_for_revocation(class).next().is_some();

@@ -231,7 +231,7 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason)
 }
 
 /// Returns the home of a delivery, and the kubeconfig in it. Rows of older versions name no home, except the folder of
-/// a host. If such a row has a file outside of the account's present home, the home is derived from the end of the
+/// a host. If such a row has a file outside the account's present home, the home is derived from the end of the
 /// path.
 fn place(look: Look<'_>, delivery: &Delivery, account: &Account) -> Option<(PathBuf, PathBuf)> {
     let mut known = delivery.home.iter().chain(&account.home);
@@ -268,7 +268,7 @@ fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, hel
 
 /// The file is inspected again this many seconds after a delivery, because kubectl reads the file before it takes the
 /// lock, and then writes back the old content (client-go, `ModifyConfig`). A `kubectl config` that ran during the
-/// delivery is over by the first inspection, an editor or a script usually by the second.
+/// delivery has ended by the first inspection. An editor or a script has usually ended by the second.
 const LOOKS: [i64; 2] = [2, 60];
 
 /// Returns the time of the next inspection after a delivery; `None` if all inspections are done, or if the file is to

@@ -38,7 +38,7 @@ pub const ATTRIBUTES: &str = "attributes";
 pub const IMPORT: &str = "import";
 /// [`Refusal::limit`] if servers disagree about an absence.
 pub const ABSENCE: &str = "absence";
-/// [`Refusal::limit`] if several groups became empty at once, and their loss of members is doubted.
+/// [`Refusal::limit`] if several groups became empty in the same read, and their loss of members is doubted.
 pub const EMPTIED: &str = "emptied";
 
 /// The inputs of [`guard`] besides the plan.

@@ -152,16 +152,16 @@ fn of_others(plan: &AccountPlan, key: &ObjectKey) -> Option<String> {
         .flatten()
 }
 
-/// Returns the plan with only its losses. An administrator approves these.
+/// Returns the plan with only its losses, which is what an administrator approves.
 pub(super) fn alone(plan: &AccountPlan) -> AccountPlan {
     let mut alone = AccountPlan { leaving: BTreeMap::new(), transition: None, otherwise: None, ..plan.clone() };
     alone.retain_steps(|place, _| plan.losses.contains_key(&place));
     alone
 }
 
-/// Removes the losses from the plan, together with the other steps of the same change. Among these are a new
-/// kubeconfig, because it would replace the credential that keeps its access, and the removal of quotas and policies
-/// from a foreign namespace that is not released.
+/// Removes the losses from the plan, together with the other steps of the same change. A new kubeconfig is among these
+/// steps, because it would replace the credential that still has access. So is the removal of quotas and policies from
+/// a foreign namespace that is not released.
 pub(super) fn keep(plan: &mut AccountPlan) {
     let lost = places(plan);
     let clusters: BTreeSet<&ClusterName> = lost.iter().map(|(cluster, _)| cluster).collect();
@@ -374,8 +374,8 @@ impl Loss<'_, '_> {
         person.is_some_and(|person| self.works(person).is_some())
     }
 
-    /// Returns the desired state of a person who remains active. If this plan does not depend on the person, the
-    /// person's own removal is refused.
+    /// Returns the desired state of a person who remains active. If this plan does not rest on the removal of the
+    /// person, the guard has refused that removal.
     fn works(&self, person: &Account) -> Option<&DesiredAccount> {
         self.world.people.works(person, self.plan.rests_on.contains(&person.id))
     }

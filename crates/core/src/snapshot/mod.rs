@@ -293,7 +293,7 @@ pub struct RejectedEntry {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Rejection {
-    /// The entry shows another uid than its account has. `bursar adopt uid` accepts the uid.
+    /// The entry shows a uid other than that of its account. `bursar adopt uid` accepts the uid.
     OtherUid,
     /// The entry has the name of this account, or belongs to the same person. `bursar adopt account` assigns the
     /// account to the entry.

@@ -24,7 +24,7 @@ pub struct Due {
 pub enum Place {
     /// The entry is not below the suffix.
     Nowhere,
-    /// The entry is outside of the search bases, or no longer matched by their filters.
+    /// The entry is outside the search bases, or no longer matched by their filters.
     Outside {
         /// The current DN.
         dn: String,

@@ -1,5 +1,5 @@
 //! Turns the trees that one source returned into one [`SourceRead`]: accounts and groups, their members, and whether
-//! the read is complete. PURE: no runtime, no client, no file system, no clock. The second thread that it uses ends
+//! the read is complete. PURE. The second thread that it uses ends
 //! before the call returns.
 //!
 //! Memberships are resolved within one source, because its DNs and names mean nothing in another.
@@ -476,7 +476,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     #[test]
-    fn groups_with_one_gid_say_whom_they_name() {
+    fn groups_with_the_same_gid_list_the_accounts_that_they_name() {
         let puppet = "\ndn: cn=x,ou=groups,dc=x\nobjectClass: posixGroup\ncn: x\ngidNumber: 52503\nmemberUid: bob\n\
                       entryUUID: x\n";
         let read = read(&source(), &(SITE.to_owned() + puppet));
@@ -517,7 +517,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         let rejected: Vec<_> =
             read.rejected.iter().map(|r| (r.id.as_ref().map(|id| id.0.as_str()), r.why.as_str())).collect();
         let wheel = (Some("w"), "gid 10 is not in 100..2147483646");
-        assert_eq!(rejected, [(Some("c"), "uidNumber is missing, or hidden from us"), wheel]);
+        assert_eq!(rejected, [(Some("c"), "uidNumber is missing, or hidden from Bursar"), wheel]);
     }
 
     #[test]

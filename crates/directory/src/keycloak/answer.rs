@@ -1,5 +1,4 @@
-//! The answers of Keycloak's administration API, and the entries that are made from them. PURE: no runtime, no client,
-//! no file system, no clock.
+//! The answers of Keycloak's administration API, and the entries that are made from them. PURE.
 //!
 //! A realm has no DNs, so its entries get generated ones. Settings that contain DNs (sentinels, a class's `base`)
 //! therefore work for realms too. User `alice` gets `uid=alice,ou=users,o=REALM`, and group `/staff/lab` gets
@@ -288,8 +287,8 @@ impl<'a> Scribe<'a> {
         raw
     }
 
-    /// Adds a person to a group. A member who is not among the listed users is hidden from us, or was created after the
-    /// users were listed, and gets a DN that no listed user has.
+    /// Adds a person to a group. A member who is not among the listed users is hidden from Bursar, or was created after
+    /// the users were listed, and gets a DN that no listed user has.
     pub(super) fn member(&self, group: &mut RawEntry, member: &Member) {
         let unlisted = || {
             let dn = self.person(&member.username);

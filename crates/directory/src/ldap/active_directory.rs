@@ -117,7 +117,7 @@ async fn mark(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> Re
     let asked: BTreeSet<String> = asked(source);
     let filtered: BTreeSet<String> = trees.iter().flat_map(|tree| named(&tree.filter)).collect();
     let told = told(ldap, &controller.schema, asked.union(&filtered), config.timeout).await?;
-    // If objectClass is missing, the schema is hidden from us.
+    // If objectClass is missing, the schema is hidden from Bursar.
     let hidden = !told.contains_key("objectclass") || asked.iter().any(|name| told.get(name) == Some(&false));
     if !ours || hidden {
         tracing::info!(

@@ -145,7 +145,7 @@ pub(super) async fn connect_next(
     None
 }
 
-#[expect(clippy::disallowed_methods, reason = "when to bind again is no decision about the directory")]
+#[expect(clippy::disallowed_methods, reason = "when to bind again is not a decision about the directory")]
 fn now() -> Instant {
     Instant::now()
 }

@@ -29,7 +29,7 @@ pub(super) fn stamps(source: &SourceConfig) -> impl Iterator<Item = String> {
 
 /// The newest changes of a database of OpenLDAP (RFC 4533 leaves the name to the server).
 const CONTEXT_CSN: &str = "contextCSN";
-/// The most entries that are searched for an entry that a server must have.
+/// The most entries of a search for an entry that a server must have.
 const SOME: i32 = 50;
 
 /// Reads the state of the server before the entries, so that the entries are at least as new. Malformed messages make
@@ -176,7 +176,7 @@ async fn found(
     let SearchResult(items, answer) =
         timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
     if answer.rc != 0 {
-        tracing::debug!(base, why = meaning(&answer), "the server does not say how far it is");
+        tracing::debug!(base, why = meaning(&answer), "the server does not show its replication state");
         return Ok(Vec::new());
     }
     let entries = items.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate());

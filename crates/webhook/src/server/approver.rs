@@ -2,7 +2,8 @@
 //! [`bursar_core::admission::approver`] permits. It denies requests that can never become valid. All other requests
 //! stay pending: they are logged once, counted, and judged again until they are decided or deleted.
 //!
-//! Two approvers may run at the same time. If both approve a request, the second approval conflicts, which is no error.
+//! Two approvers may run at the same time. If both approve a request, the second approval conflicts, which is not an
+//! error.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -119,9 +119,9 @@ pub struct Files {
 /// The parts that changed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
-    /// The certificate, the key or the rules.
+    /// Whether the certificate, the key or the rules changed.
     pub answers: bool,
-    /// The address of the API server, the cluster or its seals: namespaces must be read again.
+    /// Whether the address of the API server, the cluster or its seals changed, so that namespaces must be read again.
     pub index: bool,
 }
 
@@ -231,9 +231,9 @@ pub struct ApproverFiles {
 /// The approver's files that changed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ApproverChanged {
-    /// The rules, with the keys that verify seals.
+    /// Whether the rules or the keys that verify seals changed.
     pub rules: bool,
-    /// The kubeconfig.
+    /// Whether the kubeconfig changed.
     pub access: bool,
 }
 

@@ -68,7 +68,7 @@ pub enum ServerError {
     ApproverFiles { dir: PathBuf, why: String },
     /// The program has no valid access to the API server.
     #[error(
-        "cannot set up access to the API server: {0}; outside of a cluster, --dir needs a kubeconfig, which `bursar webhook install` makes"
+        "cannot set up access to the API server: {0}; outside a cluster, --dir needs a kubeconfig, which `bursar webhook install` makes"
     )]
     ApiServer(String),
     /// The program cannot listen on an address.

@@ -196,7 +196,7 @@ fn a_partial_read_enables_nobody() {
 }
 
 #[test]
-fn groups_that_empty_at_once_are_doubted_and_a_single_one_is_not() {
+fn groups_that_become_empty_in_one_read_are_doubted_and_a_single_group_is_not() {
     let with = |groups: &[(&str, &[i64])]| {
         let groups = groups.iter().map(|(name, members)| group(name, members));
         people(6).into_iter().chain(groups).collect::<Vec<_>>()
@@ -204,7 +204,11 @@ fn groups_that_empty_at_once_are_doubted_and_a_single_one_is_not() {
     let mut story = Story::begin(with(&[("a", &[0, 1]), ("b", &[2, 3]), ("c", &[4])]));
     let leaving = |story: &Story| story.count(|account| !account.leaving.is_empty());
     story.hears(read(with(&[("a", &[]), ("b", &[]), ("c", &[4])])));
-    assert!(story.completeness().to_string().contains("2 groups show no member at once"), "{}", story.completeness());
+    assert!(
+        story.completeness().to_string().contains("2 groups became empty in the same read"),
+        "{}",
+        story.completeness()
+    );
     assert_eq!(leaving(&story), 0);
     story.hears(read(with(&[("a", &[]), ("b", &[2, 3]), ("c", &[4])])));
     assert_eq!((story.completeness(), leaving(&story)), (&Completeness::Complete, 1));

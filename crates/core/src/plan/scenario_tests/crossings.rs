@@ -118,8 +118,8 @@ impl Cell {
         let mut end = BTreeMap::new();
         for account in world.ledger.accounts.values() {
             end.insert(format!("state of {}", account.name), account.state.as_str().to_owned());
-            let quotas = account.members.len();
-            end.insert(format!("members of {}", account.name), quotas.to_string());
+            let members = account.members.len();
+            end.insert(format!("members of {}", account.name), members.to_string());
         }
         let name = |key: &ObjectKey| format!("{} {} {:?} {}", key.cluster, key.kind, key.namespace, key.name);
         for key in world.inventory.clusters.values().flat_map(|cluster| cluster.objects.keys()) {
@@ -150,7 +150,7 @@ fn promised(
     for _ in 0..2 {
         cell.story.world.cycle();
         if cell.bound("tool-stays") != *others {
-            return Err("stays lost its access".to_owned());
+            return Err("tool stays lost its access".to_owned());
         }
     }
     let after = cell.bound("tool-foo");

@@ -19,7 +19,7 @@ pub(super) async fn verify(context: &Context, told: Option<String>) -> Result<Ex
     let progress = output::progress("checking the history");
     let checked = store.verify().await;
     progress.finish_and_clear();
-    let (last, hash) = checked.map_err(|error| Failure::from(anyhow::Error::new(error)))?;
+    let (last, hash) = checked?;
     if let Some(told) = told {
         let found = store.rows("SELECT id FROM event WHERE hash = ?1", std::slice::from_ref(&told)).await?;
         if found.is_empty() {
@@ -83,8 +83,7 @@ async fn copy(context: &Context, file: &mut File) -> Result<i64, Failure> {
         let folder = Temporary::new().context("cannot create a temporary folder for the copy")?;
         let copy = folder.0.join(FILE);
         store.copy_into(&copy).await?;
-        let verified = ReadStore::open(&copy).await?.verify().await;
-        let (events, _) = verified.map_err(|error| Failure::from(anyhow::Error::new(error)))?;
+        let (events, _) = ReadStore::open(&copy).await?.verify().await?;
         Ok::<_, Failure>((folder, copy, events))
     };
     let (_folder, copy, events) = context.reading(copied).await?;

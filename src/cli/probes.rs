@@ -194,7 +194,7 @@ pub(super) async fn ended_exceptions(settings: &Settings) -> Vec<Finding> {
     let subject = "exceptions that ended";
     match rows {
         Ok(rows) => rows.iter().map(|row| Finding::good(subject, ended(row))).collect(),
-        Err(error) => vec![Finding::bad(subject, chain(&error), "see `bursar ledger verify`")],
+        Err(error) => vec![Finding::bad(subject, chain(&error.of_reader()), "see `bursar ledger verify`")],
     }
 }
 

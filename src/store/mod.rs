@@ -57,6 +57,9 @@ pub enum StoreError {
     /// A process reads a ledger that no daemon had open. SQLite cannot switch the file to WAL mode until the read ends.
     #[error("{0} is locked by a reader; retry when the reader has closed it")]
     Read(PathBuf),
+    /// Another program, such as `sqlite3`, writes or locks the file.
+    #[error("another program, such as sqlite3, holds the ledger's lock; retry when it ends")]
+    Locked,
     /// SQLite finds the file damaged.
     #[error("the ledger is damaged ({0}). Stop bursard, move ledger.db aside and run: bursar ledger restore BACKUP")]
     Corrupt(String),
@@ -248,6 +251,18 @@ const NOT_A_DATABASE: u32 = 26;
 fn code(error: &sqlx::Error) -> Option<u32> {
     let extended: u32 = error.as_database_error()?.code()?.parse().ok()?;
     Some(extended & 0xff)
+}
+
+impl StoreError {
+    /// Returns the error as a reader reports it: SQLite's codes for a lock and for a damaged file have their own errors.
+    #[must_use]
+    pub fn of_reader(self) -> Self {
+        match self {
+            Self::Sqlite(error) if code(&error) == Some(BUSY) => Self::Locked,
+            Self::Sqlite(error) => damaged(error),
+            other => other,
+        }
+    }
 }
 
 /// Turns an SQLite error into [`StoreError::Corrupt`] if it says that the file is damaged.

@@ -1,11 +1,12 @@
 //! The command `bursar` as administrators and scripts use it: exit codes, text and JSON, with a daemon and without. The
 //! directory is a file and no cluster answers, so most of these tests need no servers.
 
+use std::io::{Read as _, Write as _};
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use bursar_testkit::control_plane::ControlPlaneOptions;
@@ -557,6 +558,28 @@ fn without_a_ledger_commands_say_how_it_is_created_or_recovered() {
     for arguments in ["tools", "why user alice", "ledger verify", "archive show x", "home show user alice"] {
         let said = site.run(arguments, 1);
         assert!(said.contains("there is no ledger; `bursar init`") && said.contains("ledger rebuild"), "{said}");
+    }
+}
+
+#[test]
+fn a_locked_or_damaged_ledger_is_named_as_such() {
+    let site = Site::new();
+    site.run("sync --once", 0);
+    let ledger = site.path("state/ledger.db");
+    let mut command = Command::new("sqlite3");
+    command.arg(&ledger).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = command.spawn().expect("sqlite3 is installed");
+    let mut typed = program.stdin.take().expect("the input is a pipe");
+    typed.write_all(b"BEGIN EXCLUSIVE;\n.print locked\n").expect("sqlite3 reads");
+    program.stdout.take().expect("the output is a pipe").read_exact(&mut [0; 7]).expect("the ledger is locked");
+    assert!(site.run("users", 75).contains("another program, such as sqlite3, holds the ledger's lock"));
+    drop(typed);
+    program.wait().expect("sqlite3 ends with its input");
+    site.run("users", 0);
+    std::fs::write(&ledger, [7; 5000]).expect("the file is ours");
+    for arguments in ["users", "status", "ledger verify", "hold user alice --reason x"] {
+        let said = site.run(arguments, 1);
+        assert!(said.contains("the ledger is damaged") && said.contains("bursar ledger restore"), "{said}");
     }
 }
 

@@ -83,6 +83,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_help_of_a_command_lists_its_own_options_first() {
+        let mut command = arguments::command();
+        command.build();
+        let init = command.find_subcommand_mut("init").expect("the command exists").render_help().to_string();
+        let (own, every) = init.split_once("Options of every command:").expect("the heading is there");
+        assert!(own.contains("--cluster") && own.contains("--dry-run") && !own.contains("--config"), "{init}");
+        assert!(["--config", "--ledger", "--json", "--wide"].iter().all(|option| every.contains(option)), "{init}");
+    }
+
     fn folded(help: &str) -> String {
         help.lines().map(|line| output::folded(line, Some(80)) + "\n").collect()
     }

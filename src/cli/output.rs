@@ -106,7 +106,14 @@ fn has_colour() -> bool {
 pub(super) fn help(text: &StyledStr) {
     let text = if has_colour() { text.ansi().to_string() } else { text.to_string() };
     let width = width().unwrap_or(HELP_WIDTH).min(HELP_WIDTH);
-    print(&text.trim_end().split('\n').map(|line| folded(line, Some(width))).collect::<Vec<_>>().join("\n"));
+    print(&text.trim_end().split('\n').map(|line| of_help(line, width)).collect::<Vec<_>>().join("\n"));
+}
+
+/// Folds a line of the help. Prose, which begins at the margin, continues there.
+fn of_help(line: &str, width: usize) -> String {
+    let text = folded(line, Some(width));
+    let is_prose = !line.starts_with(' ') && !console::strip_ansi_codes(line).starts_with("Usage: ");
+    if is_prose { text.replace("\n    ", "\n") } else { text }
 }
 
 /// The greatest width of help: longer lines of prose are hard to read.
@@ -321,6 +328,12 @@ mod tests {
         assert_eq!(folded("short", Some(40)), "short");
         let hash = "x".repeat(50);
         assert_eq!(folded(&format!("bursar approve {hash}"), Some(40)), format!("bursar approve\n    {hash}"));
+    }
+
+    #[test]
+    fn prose_of_the_help_continues_at_the_margin() {
+        assert_eq!(of_help("Show what the next cycle would do", 20), "Show what the next\ncycle would do");
+        assert_eq!(of_help("Usage: bursar plan [OPTIONS]", 20), "Usage: bursar plan\n    [OPTIONS]");
     }
 
     #[test]

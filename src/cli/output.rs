@@ -144,22 +144,27 @@ pub(super) fn folded(line: &str, width: Option<usize>) -> String {
     let indent = column.map_or(start + 4, |place| length(&line[..place]));
     let (head, rest) = line.split_at(column.unwrap_or(start));
     let (mut text, mut used) = (head.to_owned(), length(head));
-    let mut is_first = true;
+    let (mut is_first, mut is_folded) = (true, false);
     for word in rest.split(' ') {
-        if !is_first && used + 1 + length(word) > width {
+        // The blanks between two columns are left out if the line is folded there.
+        if is_folded && word.is_empty() {
+            continue;
+        }
+        if !is_first && !is_folded && used + 1 + length(word) > width {
             text.push('\n');
             text.push_str(&" ".repeat(indent));
             used = indent;
+            is_folded = true;
             if word.is_empty() {
                 continue;
             }
-        } else if !is_first {
+        } else if !is_first && !is_folded {
             text.push(' ');
             used += 1;
         }
         text.push_str(word);
         used += length(word);
-        is_first = false;
+        (is_first, is_folded) = (false, false);
     }
     text.split('\n').map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
@@ -326,6 +331,8 @@ mod tests {
         assert_eq!(folded(line, Some(55)), expected);
         assert_eq!(folded(line, None), line);
         assert_eq!(folded("short", Some(40)), "short");
+        let row = format!(" foo{}bar", " ".repeat(200));
+        assert_eq!(folded(&row, Some(40)), " foo\n     bar", "no blank lines");
         let hash = "x".repeat(50);
         assert_eq!(folded(&format!("bursar approve {hash}"), Some(40)), format!("bursar approve\n    {hash}"));
     }

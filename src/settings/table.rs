@@ -146,7 +146,7 @@ impl<'a> Table<'a> {
             self.wrong(
                 key,
                 match value {
-                    Value::String(_) => "is empty; give it a value, or remove the key".to_owned(),
+                    Value::String(_) => "is empty; give it a value".to_owned(),
                     Value::Number(_) | Value::Bool(_) => format!("{value} is not text; for example \"{value}\""),
                     _ => is_not(value, TEXT),
                 },

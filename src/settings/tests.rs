@@ -183,13 +183,13 @@ fn each_mistake_is_reported_once() {
     told("[limits]\nsuspend_per_cycle = 5\n", "limits.suspend_per_cycle: 5 is not a table; for example { count = 5 }");
     told("[reaper.pods]\nlifetime = \"x\"\n", "reaper.pods.lifetime: \"x\" is not a duration; for example \"24h\"");
     let number = "is not a whole number of 0 or more that fits here; for example 5";
-    for wrong in ["-1", "1.5", "99999999999"] {
+    for wrong in ["-1", "1.5"] {
         told(
             &format!("[limits]\nsuspend_per_cycle = {{ count = 1, percent = {wrong} }}\n"),
             &format!("limits.suspend_per_cycle.percent: {wrong} {number}"),
         );
     }
-    told("[webhook]\nimage = \"\"\n", "webhook.image: is empty; give it a value, or remove the key");
+    told("[webhook]\nimage = \"\"\n", "webhook.image: is empty; give it a value");
     // Longer times have no sum with the present time.
     let forever = "18446744073709551615s";
     told(

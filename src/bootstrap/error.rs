@@ -22,7 +22,7 @@ pub enum AccessError {
         #[source]
         source: std::io::Error,
     },
-    /// The file is not YAML, for the reason in `why`, which contains nothing of the file.
+    /// The file is not YAML, for the reason in `why`.
     #[error("kubeconfig {} is not a kubeconfig: {why}", path.display())]
     Malformed { path: PathBuf, why: String },
     /// A part of the kubeconfig is missing or wrong.

@@ -46,6 +46,7 @@ impl ReadStore {
         let query = "SELECT max(version) FROM _sqlx_migrations";
         let version: Option<i64> = match sqlx::query_scalar(query).fetch_one(&mut self.connection).await {
             Ok(version) => version,
+            Err(error) if super::code(&error) == Some(super::BUSY) => return Err(error.into()),
             // It is not a ledger, and the first query says so.
             Err(_) => return Ok(self),
         };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::arguments::{Admin, Approver, ApproverInstall, ApproverUninstall, WebhookCluster};
-use super::context::{Context, as_bursar, may_act};
+use super::context::{Context, as_bursar, ledger_of, may_act};
 use super::exit::{Exit, Failure};
 use super::init::{administrators, word};
 use super::webhook::cluster;
@@ -17,7 +17,6 @@ use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::runtime;
 use crate::settings::Settings;
-use crate::store::ReadStore;
 
 pub(super) async fn run(context: &Context, command: &Approver) -> Result<Exit, Failure> {
     match command {
@@ -45,7 +44,7 @@ async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Fai
     }
     let opened = as_bursar(async {
         let sealer = runtime::read_seal(&settings.state_dir)?;
-        let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
+        let ledger = ledger_of(&settings).await?;
         Ok::<_, Failure>((sealer, ledger))
     });
     let (sealer, ledger) = opened.await??;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::arguments::{Archive, ArchiveApply, ArchiveFile, MaybeWhy};
-use super::context::{Context, as_bursar};
+use super::arguments::{Archive, ArchiveApply, ArchiveFile, MaybeAccount};
+use super::context::{Context, as_bursar, ledger_of};
 use super::exit::{Exit, Failure};
 use super::recovery::may;
 use super::{admin, order, output, show};
@@ -17,7 +17,6 @@ use crate::execute::request::ApiServer;
 use crate::orders::request::{OrderRequest, Target};
 use crate::recovery::archive::{Applied, RestoreError, apply as make};
 use crate::settings::Settings;
-use crate::store::ReadStore;
 use crate::telemetry::Metrics;
 use crate::{bootstrap, runtime};
 
@@ -132,7 +131,7 @@ fn print(context: &Context, file: &str, applied: &Applied, secrets: u64) -> Resu
 
 /// Reads an archive that the ledger knows, and checks that the file was not changed.
 async fn read(settings: &Settings, file: &str) -> Result<Unpacked, Failure> {
-    let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
+    let ledger = ledger_of(settings).await?;
     let Some(row) = ledger.archives.get(file) else {
         let text = format!("the ledger has no archive {file:?}; `bursar archive list` lists them");
         return Err(Failure::new(Exit::NoAccount, text));

@@ -62,26 +62,30 @@ fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {
 
 /// Parses a duration. The error shows an example.
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration; for example 30s, 15m or 3d"))
+    let wrong = || format!("{text:?} is not a duration; for example 30s, 15m or 3d");
+    crate::settings::duration(text).ok_or_else(wrong)
 }
+
+/// The heading of the options that every command has, in the help of a command.
+const EVERY: &str = "Options of every command";
 
 /// Options of every command.
 #[derive(Debug, Args)]
 pub struct Global {
     /// Configuration file
-    #[arg(long, global = true, env = "BURSAR_CONFIG", hide_env_values = true, default_value = crate::settings::DEFAULT_PATH, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = EVERY, env = "BURSAR_CONFIG", hide_env_values = true, default_value = crate::settings::DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
     /// Whether the command line or the environment names the configuration file.
     #[arg(skip)]
     pub config_is_named: bool,
     /// Ledger file to read instead of the configured one
-    #[arg(long, global = true, env = "BURSAR_LEDGER", hide_env_values = true, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = EVERY, env = "BURSAR_LEDGER", hide_env_values = true, value_name = "FILE")]
     pub ledger: Option<PathBuf>,
     /// Print JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERY)]
     pub json: bool,
     /// Do not fold lines and tables into the terminal's columns
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERY)]
     pub wide: bool,
 }
 

@@ -42,6 +42,9 @@ async fn imported(context: &Context) -> Result<Exit, Failure> {
     if context.global.json {
         output::json(&json!(lines))?;
     } else {
+        if lines.is_empty() {
+            output::line("# no account seems to be imported again");
+        }
         for line in &lines {
             output::raw(line);
         }

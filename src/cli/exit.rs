@@ -8,7 +8,7 @@ use crate::errors::chain;
 use crate::orders::request::RequestRefusal;
 use crate::runtime::RuntimeError;
 use crate::settings::SettingsErrors;
-use crate::store::StoreError;
+use crate::store::{StoreError, VerifyError};
 
 /// Exit codes. Scripts depend on them. Codes from 64 on are those of sysexits.h(3head).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,12 +101,22 @@ impl From<anyhow::Error> for Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
+        let error = error.of_reader();
         let exit = match &error {
-            StoreError::Busy | StoreError::Read(_) => Exit::Busy,
+            StoreError::Busy | StoreError::Read(_) | StoreError::Locked => Exit::Busy,
             StoreError::File { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => Exit::Forbidden,
             _ => Exit::Failed,
         };
         Self::new(exit, chain(&error))
+    }
+}
+
+impl From<VerifyError> for Failure {
+    fn from(error: VerifyError) -> Self {
+        match error {
+            VerifyError::Store(error) => error.into(),
+            broken @ VerifyError::Broken(_) => Self::new(Exit::Failed, chain(&broken)),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use bursar_protocol::{Answer, EntryNames, HomeError, HomeTarget, Inspection, Req
 use serde_json::{Value, json};
 
 use super::arguments::{Account, Home, MaybeReasoned};
-use super::context::{Context, as_bursar, may_act};
+use super::context::{Context, as_bursar, ledger_of, may_act};
 use super::exit::{Exit, Failure};
 use super::{order, output};
 use crate::desired::DesiredHome;
@@ -19,7 +19,6 @@ use crate::ledger::LedgerState;
 use crate::orders;
 use crate::orders::request::{OrderRequest, Target};
 use crate::policy::Policy;
-use crate::store::ReadStore;
 
 pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failure> {
     if !may_act() {
@@ -27,7 +26,7 @@ pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failur
     }
     let settings = context.settings()?;
     let (Home::Show(account) | Home::Restore(MaybeReasoned { account, .. })) = &command;
-    let ledger = as_bursar(async { ReadStore::open(&settings.ledger()).await?.state().await }).await??;
+    let ledger = as_bursar(ledger_of(&settings)).await??;
     let homes = homes(&settings.policy, &ledger, account)?;
     let client = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
     let mut found = Vec::new();

@@ -9,12 +9,12 @@ use bursar_protocol::{HomeError, HomeTarget, Request, UID_FLOOR, Work};
 
 use super::mounts::{self, Mount};
 use super::{Finding, PATIENCE};
+use crate::cli::context::ledger_of;
 use crate::desired::DesiredHome;
 use crate::execute::home::target;
 use crate::ledger::{CredentialKey, LedgerState};
 use crate::policy::Class;
 use crate::settings::Settings;
-use crate::store::ReadStore;
 
 /// The number of homes that are tested beneath each prefix. A problem of one home concerns its tenant, and `status`
 /// shows it. A problem of all tested homes concerns the export.
@@ -23,7 +23,7 @@ const SAMPLE: usize = 3;
 /// Checks everything about homes. `named` are the homes that directories name.
 pub(crate) async fn homes(settings: &Settings, named: &[PathBuf]) -> Vec<Finding> {
     let mut findings = vec![listening(settings).await];
-    let ledger = async { ReadStore::open(&settings.ledger()).await?.state().await }.await.unwrap_or_default();
+    let ledger = ledger_of(settings).await.unwrap_or_default();
     let client = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
     let tables = Tables::read();
     for prefix in &settings.homes.prefixes {

@@ -105,7 +105,7 @@ pub(super) fn class_for<'p>(
     let Some(class) = choose(&classes) else {
         return refused(1, format!("{name} gets no namespace from any class, so {without}"));
     };
-    known(policy, &classes, cluster)?;
+    known(policy, account, &classes, cluster)?;
     Ok(class)
 }
 
@@ -122,14 +122,20 @@ pub(super) fn not_given<T>(
 }
 
 /// Refuses a cluster that none of the classes covers.
-fn known(policy: &Policy, classes: &[&Class], cluster: Option<&ClusterName>) -> Result<(), RequestRefusal> {
+fn known(
+    policy: &Policy,
+    account: &Account,
+    classes: &[&Class],
+    cluster: Option<&ClusterName>,
+) -> Result<(), RequestRefusal> {
     let Some(cluster) = cluster else { return Ok(()) };
     let there = policy.clusters.contains_key(cluster);
     if there && classes.iter().any(|class| class.clusters.contains(cluster)) {
         return Ok(());
     }
     let all: Vec<&str> = classes.iter().flat_map(|class| &class.clusters).map(|name| name.0.as_str()).collect();
-    refused(64, format!("it has no place in cluster {cluster}; its clusters: {}", all.join(", ")))
+    let name = account.account_name();
+    refused(64, format!("{name} has no place in cluster {cluster}; its clusters: {}", all.join(", ")))
 }
 
 /// Refuses an amount that the class does not allow for the resource.

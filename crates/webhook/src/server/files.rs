@@ -332,7 +332,10 @@ fn keys(content: &[Vec<u8>]) -> Result<Vec<[u8; 32]>, String> {
 
 fn kubeconfig(content: &[Vec<u8>]) -> Result<Option<Kubeconfig>, String> {
     let Some(text) = content.first() else { return Ok(None) };
-    Kubeconfig::from_yaml(&String::from_utf8_lossy(text)).map(Some).map_err(|error| chain(&error))
+    // Only the first line of the error, because the others quote the file, which contains a key.
+    Kubeconfig::from_yaml(&String::from_utf8_lossy(text))
+        .map(Some)
+        .map_err(|error| chain(&error).lines().next().unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]

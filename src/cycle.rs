@@ -24,7 +24,7 @@ use crate::report;
 use crate::runtime::directories::Reader;
 use crate::runtime::ledger::Ledger;
 use crate::runtime::realm::{self, Following};
-use crate::runtime::{Progress, Runtime, RuntimeError, Work};
+use crate::runtime::{Runtime, RuntimeError, StepCounter, Work};
 use crate::settings::Settings;
 use crate::snapshot::DirectorySnapshot;
 use crate::store::StoreError;
@@ -154,7 +154,7 @@ pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, 
     let away = report::away(plan, &clusters.status(now));
     let away = away.into_iter().filter_map(|(cluster, away)| Some(format!("! cluster {cluster}: {}", away.why?)));
     let notices = clusters.approver_notices(readings.policy).into_iter().chain(away);
-    let mut text = notices.fold(preview.to_string(), |text, notice| format!("{text}\n{notice}"));
+    let mut text = notices.fold(preview.to_string(), |text, notice| format!("{}\n{notice}", text.trim_end()));
     let more = [difference.as_ref().map(ToString::to_string), outlook.as_ref().map(ToString::to_string)];
     more.into_iter().flatten().for_each(|more| text = format!("{}\n\n{more}", text.trim_end()));
     let plan = outlook::with(preview.json(), difference.as_ref(), outlook.as_ref());
@@ -284,7 +284,7 @@ async fn decide(ledger: &mut Ledger, planner: &mut Planner, readings: Readings<'
 async fn carry_out(
     ledger: &mut Ledger,
     approved: &ApprovedPlan,
-    progress: &Progress,
+    progress: &StepCounter,
     execute: impl AsyncFnOnce(&LedgerState, Timestamp, Recorder) -> execute::Report,
 ) -> Result<execute::Report, StoreError> {
     if approved.accounts().is_empty() {

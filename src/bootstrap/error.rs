@@ -15,7 +15,17 @@ use crate::rules::approver::ApproverRulesError;
 /// A failure of [`super::client`], [`super::init()`], [`super::renew`], [`super::owner`] or [`super::webhook`].
 #[derive(Debug, Error)]
 pub enum AccessError {
-    /// The file does not exist, or is not a kubeconfig.
+    /// The file cannot be read.
+    #[error("kubeconfig {} cannot be read (`bursar init` makes the daemon's)", path.display())]
+    Unread {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is not YAML, for the reason in `why`.
+    #[error("kubeconfig {} is not a kubeconfig: {why}", path.display())]
+    Malformed { path: PathBuf, why: String },
+    /// A part of the kubeconfig is missing or wrong.
     #[error("kubeconfig {} cannot be used", path.display())]
     Kubeconfig {
         path: PathBuf,

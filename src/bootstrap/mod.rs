@@ -26,7 +26,7 @@ pub mod webhook;
 use std::path::Path;
 use std::time::Duration;
 
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 pub use error::AccessError;
@@ -35,7 +35,7 @@ pub use files::{SEAL_KEY, replace_as};
 pub use init::{Did, InitReport, InitRequest, Made, dry_run, init, take_over};
 pub use mark::generations::{KnownGenerations, Reserved};
 pub use mark::keeper::{Claim, MarkKeeper};
-pub use mark::{Found, MarkOwner};
+pub use mark::{FoundMark, MarkOwner};
 pub use own::{OWN_LIFETIME, Renewal, ended, follow, own_certificate, renew};
 pub use owner::{OWNER_KEY, OwnerWatch, Ownership, Said, must_be_same, owner, owner_and_said, watch_owner};
 pub use rights::{missing, role_rules};
@@ -65,8 +65,16 @@ pub async fn credential(kubeconfig: &Path) -> Result<AuthInfo, AccessError> {
 }
 
 fn read(path: &Path) -> Result<Kubeconfig, AccessError> {
-    Kubeconfig::read_from(path)
-        .map_err(|source| AccessError::Kubeconfig { path: path.to_owned(), source: Box::new(source) })
+    let path = path.to_owned();
+    Kubeconfig::read_from(&path).map_err(|error| match error {
+        KubeconfigError::ReadConfig(source, _) => AccessError::Unread { path, source },
+        // The other lines of the error quote the file, which contains keys and tokens.
+        KubeconfigError::Parse(error) => {
+            let why = error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            AccessError::Malformed { path, why }
+        }
+        error => AccessError::Kubeconfig { path, source: Box::new(error) },
+    })
 }
 
 async fn config_of(kubeconfig: Kubeconfig, path: &Path) -> Result<Config, AccessError> {

@@ -5,19 +5,18 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::arguments::{Admin, Approver, ApproverInstall, ApproverUninstall, WebhookCluster};
-use super::context::{Context, as_bursar, may_act};
+use super::context::{Context, as_bursar, ledger_of, may_act};
 use super::exit::{Exit, Failure};
 use super::init::{administrators, word};
 use super::webhook::cluster;
 use super::{admin, output};
 use crate::bootstrap;
-use crate::bootstrap::approver::{self, ApproverReport, ApproverRequest, Place};
+use crate::bootstrap::approver::{self, ApproverLocation, ApproverReport, ApproverRequest};
 use crate::contract::Sealer;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::runtime;
 use crate::settings::Settings;
-use crate::store::ReadStore;
 
 pub(super) async fn run(context: &Context, command: &Approver) -> Result<Exit, Failure> {
     match command {
@@ -45,7 +44,7 @@ async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Fai
     }
     let opened = as_bursar(async {
         let sealer = runtime::read_seal(&settings.state_dir)?;
-        let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
+        let ledger = ledger_of(&settings).await?;
         Ok::<_, Failure>((sealer, ledger))
     });
     let (sealer, ledger) = opened.await??;
@@ -79,10 +78,10 @@ async fn install(context: &Context, arguments: &ApproverInstall) -> Result<Exit,
     let request = ApproverRequest { administrators: listed.as_ref(), ..site.request(&admin) };
     let image;
     let place = if let Some(folder) = &arguments.write {
-        Place::Outside { folder }
+        ApproverLocation::Outside { folder }
     } else {
         image = by_digest(arguments.image.as_ref().or(site.settings.webhook_image.as_ref()))?;
-        Place::Inside { image: &image }
+        ApproverLocation::Inside { image: &image }
     };
     let progress = output::progress("installing the approver");
     let report = approver::install(request, place).await;

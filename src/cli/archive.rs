@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::arguments::{Archive, ArchiveApply, ArchiveFile, MaybeAccount};
-use super::context::{Context, as_bursar};
+use super::context::{Context, as_bursar, ledger_of};
 use super::exit::{Exit, Failure};
 use super::recovery::may;
 use super::{admin, order, output, show};
@@ -17,7 +17,6 @@ use crate::execute::request::ApiServer;
 use crate::orders::request::{OrderRequest, Target};
 use crate::recovery::archive::{Applied, RestoreError, apply as make};
 use crate::settings::Settings;
-use crate::store::ReadStore;
 use crate::telemetry::Metrics;
 use crate::{bootstrap, runtime};
 
@@ -27,17 +26,10 @@ const COLUMNS: [&str; 7] = ["account", "cluster", "namespace", "at", "objects", 
 
 pub(super) async fn run(context: &Context, command: Archive) -> Result<Exit, Failure> {
     match command {
-        Archive::List(arguments) => list(context, arguments).await,
+        Archive::List(arguments) => show::list(context, arguments, LIST, &COLUMNS, "no archives").await,
         Archive::Show(ArchiveFile { file }) => show(context, &file).await,
         Archive::Apply(arguments) => apply(context, arguments).await,
     }
-}
-
-async fn list(context: &Context, asked: MaybeAccount) -> Result<Exit, Failure> {
-    let mut store = context.store().await?;
-    let account = show::listed(&mut store, asked).await?;
-    let rows = store.rows(LIST, &[account]).await?;
-    output::list(context, &rows, &COLUMNS, "no archives")
 }
 
 async fn show(context: &Context, file: &str) -> Result<Exit, Failure> {
@@ -77,7 +69,7 @@ fn said(about: &About) -> String {
 
 async fn apply(context: &Context, arguments: ArchiveApply) -> Result<Exit, Failure> {
     may()?;
-    let ArchiveApply { file, identity, admin, reason, ticket } = arguments;
+    let ArchiveApply { file, identity, admin, why: MaybeWhy { reason, ticket } } = arguments;
     let settings = context.settings()?;
     let identities = identity.map(|path| {
         let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()));
@@ -139,7 +131,7 @@ fn print(context: &Context, file: &str, applied: &Applied, secrets: u64) -> Resu
 
 /// Reads an archive that the ledger knows, and checks that the file was not changed.
 async fn read(settings: &Settings, file: &str) -> Result<Unpacked, Failure> {
-    let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
+    let ledger = ledger_of(settings).await?;
     let Some(row) = ledger.archives.get(file) else {
         let text = format!("the ledger has no archive {file:?}; `bursar archive list` lists them");
         return Err(Failure::new(Exit::NoAccount, text));

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -10,12 +10,12 @@ use nix::unistd::{Uid, User};
 
 use super::arguments::Global;
 use super::exit::{Exit, Failure};
-use super::ledger::Temporary;
 use super::output::clean;
 use crate::control::client::ControlClient;
 use crate::errors::chain;
+use crate::ledger::LedgerState;
 use crate::settings::{Settings, SettingsErrors, control_socket};
-use crate::store::{FILE, ReadStore, backup};
+use crate::store::{FILE, ReadStore, Temporary, backup};
 
 /// The first bytes of a SQLite file (sqlite.org/fileformat.html).
 const SQLITE: &[u8] = b"SQLite format 3\0";
@@ -56,7 +56,7 @@ impl Context {
         let path = &self.global.config;
         // A caller who may not read the file is not allowed to run the command. The error says this, and not that the
         // configuration is wrong.
-        if std::fs::File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
+        if std::fs::File::open(path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
             return Err(Failure::new(Exit::Forbidden, format!("you may not read {}; {READING}", path.display())));
         }
         Ok(load(path)?)
@@ -79,24 +79,34 @@ impl Context {
         Ok(path)
     }
 
+    /// Opens the ledger for reading, with the schema of this version.
     pub(super) async fn store(&self) -> Result<ReadStore, Failure> {
+        Ok(self.store_as_it_is().await?.up_to_date().await?)
+    }
+
+    /// Opens the ledger for reading, with the schema that the file has.
+    pub(super) async fn store_as_it_is(&self) -> Result<ReadStore, Failure> {
         let path = self.ledger()?;
-        match std::fs::metadata(&path).and_then(|_| std::fs::File::open(&path)) {
-            Ok(_) if self.global.ledger.is_some() => named(&path).await,
-            Ok(_) => opened(&path).await,
-            Err(error) => {
-                let (exit, remedy) = match error.kind() {
-                    std::io::ErrorKind::NotFound if self.global.ledger.is_some() => {
-                        (Exit::Failed, "--ledger must name a ledger, or a backup of one")
-                    }
-                    std::io::ErrorKind::NotFound => {
-                        (Exit::Failed, "the first cycle creates it; run: bursar sync --once")
-                    }
-                    std::io::ErrorKind::PermissionDenied => (Exit::Forbidden, READING),
-                    _ => (Exit::Failed, "see --ledger"),
-                };
-                Err(Failure::new(exit, format!("{}: {error}; {remedy}", path.display())))
-            }
+        if self.global.ledger.is_none() {
+            return opened(&path).await;
+        }
+        let found = std::fs::metadata(&path).and_then(|_| File::open(&path));
+        found.map_err(|error| {
+            let (exit, remedy) = match error.kind() {
+                ErrorKind::PermissionDenied => (Exit::Forbidden, "let your user read the file"),
+                _ => (Exit::Failed, "--ledger must name a ledger, or a backup of one"),
+            };
+            Failure::new(exit, format!("{}: {error}; {remedy}", path.display()))
+        })?;
+        named(&path).await
+    }
+
+    /// Does `work`, which reads the ledger, and becomes the caller again. The configured ledger is read as user `bursar`;
+    /// the ledger of `--ledger` belongs to the caller.
+    pub(super) async fn reading<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        match self.global.ledger {
+            Some(_) => work.await,
+            None => as_bursar(work).await.flatten(),
         }
     }
 }
@@ -118,9 +128,27 @@ async fn named(path: &Path) -> Result<ReadStore, Failure> {
     Ok(store)
 }
 
-/// Opens a ledger, or a backup of one, for reading.
+/// Loads the ledger of the configuration.
+pub(super) async fn ledger_of(settings: &Settings) -> Result<LedgerState, Failure> {
+    Ok(opened(&settings.ledger()).await?.up_to_date().await?.state().await?)
+}
+
+/// Opens a ledger that the configuration names, or a packed one.
 async fn opened(path: &Path) -> Result<ReadStore, Failure> {
-    if !backup::is_packed(path).context("cannot read the ledger")? {
+    let is_packed = backup::is_packed(path).map_err(|error| {
+        let (exit, why) = match error.kind() {
+            ErrorKind::NotFound => (
+                Exit::Failed,
+                "there is no ledger; `bursar init` or the first cycle creates it. If it was lost, run: bursar ledger restore \
+                 FILE, or bursar ledger rebuild"
+                    .to_owned(),
+            ),
+            ErrorKind::PermissionDenied => (Exit::Forbidden, format!("{error}; {READING}")),
+            _ => (Exit::Failed, format!("cannot read the ledger: {error}")),
+        };
+        Failure::new(exit, format!("{}: {why}", path.display()))
+    })?;
+    if !is_packed {
         return Ok(ReadStore::open(path).await?);
     }
     let folder = Temporary::new().context("cannot create a temporary folder for the backup")?;

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use crate::control::client::ClientError;
 use crate::errors::chain;
-use crate::orders::request::Refusal;
+use crate::orders::request::RequestRefusal;
 use crate::runtime::RuntimeError;
 use crate::settings::SettingsErrors;
-use crate::store::StoreError;
+use crate::store::{StoreError, VerifyError};
 
 /// Exit codes. Scripts depend on them. Codes from 64 on are those of sysexits.h(3head).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +81,8 @@ impl Failure {
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
+impl From<RequestRefusal> for Failure {
+    fn from(refusal: RequestRefusal) -> Self {
         Self::new(Exit::of(refusal.exit_code), refusal.text)
     }
 }
@@ -101,12 +101,22 @@ impl From<anyhow::Error> for Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
+        let error = error.of_reader();
         let exit = match &error {
-            StoreError::Busy | StoreError::Read(_) => Exit::Busy,
+            StoreError::Busy | StoreError::Read(_) | StoreError::Locked => Exit::Busy,
             StoreError::File { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => Exit::Forbidden,
             _ => Exit::Failed,
         };
         Self::new(exit, chain(&error))
+    }
+}
+
+impl From<VerifyError> for Failure {
+    fn from(error: VerifyError) -> Self {
+        match error {
+            VerifyError::Store(error) => error.into(),
+            broken @ VerifyError::Broken(_) => Self::new(Exit::Failed, chain(&broken)),
+        }
     }
 }
 

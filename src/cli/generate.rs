@@ -22,7 +22,7 @@ pub(super) fn completions(context: &Context, shell: Shell) -> Result<Exit, Failu
     if context.global.json {
         output::json(&json!({"shell": shell.to_string(), "script": script}))?;
     } else {
-        output::verbatim(&script)?;
+        output::verbatim(&script);
     }
     Ok(Exit::Done)
 }
@@ -48,7 +48,7 @@ pub(super) fn man(context: &Context, arguments: &Man) -> Result<Exit, Failure> {
     if context.global.json {
         output::json(&json!({"page": page}))?;
     } else {
-        output::verbatim(&page)?;
+        output::verbatim(&page);
     }
     Ok(Exit::Done)
 }
@@ -81,6 +81,16 @@ mod tests {
             let long = help.lines().find(|line| line.chars().count() > 80 && line.trim().contains(' '));
             assert_eq!(long, None, "{}", command.get_name());
         }
+    }
+
+    #[test]
+    fn the_help_of_a_command_lists_its_own_options_first() {
+        let mut command = arguments::command();
+        command.build();
+        let init = command.find_subcommand_mut("init").expect("the command exists").render_help().to_string();
+        let (own, every) = init.split_once("Options of every command:").expect("the heading is there");
+        assert!(own.contains("--cluster") && own.contains("--dry-run") && !own.contains("--config"), "{init}");
+        assert!(["--config", "--ledger", "--json", "--wide"].iter().all(|option| every.contains(option)), "{init}");
     }
 
     fn folded(help: &str) -> String {

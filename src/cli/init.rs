@@ -9,7 +9,7 @@ use nix::unistd::User;
 use serde_json::json;
 
 use super::arguments::Init;
-use super::context::{Context, as_bursar};
+use super::context::{Context, as_bursar, ledger_of};
 use super::exit::{Exit, Failure};
 use super::{admin, output};
 use crate::bootstrap::{self, AccessError, Did, InitReport, InitRequest, webhook};
@@ -17,7 +17,8 @@ use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::privilege;
-use crate::store::{ReadStore, Store, StoreError};
+use crate::settings::Settings;
+use crate::store::{Store, StoreError};
 
 /// Stands for the id of a ledger that does not exist yet.
 const NO_LEDGER: &str = "LEDGER-ID";
@@ -39,10 +40,10 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
     }
     let admin_kubeconfig = &admin::of_cluster(&settings, &cluster, arguments.admin.file()).await?;
     let ledger = if arguments.dry_run {
-        as_it_is(&settings.ledger()).await?
+        as_it_is(&settings).await?
     } else {
         make_folder(&settings.state_dir)?;
-        as_bursar(ledger(&settings.state_dir)).await??
+        as_bursar(ledger(&settings)).await??
     };
     let listed = administrators(arguments.administrators.as_deref())?;
     let request = InitRequest {
@@ -64,12 +65,12 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
     Ok(Exit::Done)
 }
 
-/// Reads the ledger at `path`. If it does not exist, it is not created, and its id is not known.
-async fn as_it_is(path: &Path) -> Result<LedgerState, Failure> {
-    if !path.exists() {
+/// Reads the ledger. If it does not exist, it is not created, and its id is not known.
+async fn as_it_is(settings: &Settings) -> Result<LedgerState, Failure> {
+    if !settings.ledger().exists() {
         return Ok(LedgerState { ledger_id: NO_LEDGER.to_owned(), ..LedgerState::default() });
     }
-    Ok(as_bursar(async { ReadStore::open(path).await?.state().await }).await??)
+    as_bursar(ledger_of(settings)).await?
 }
 
 /// Prints what `init` would make.
@@ -128,12 +129,11 @@ fn make_folder(state_dir: &Path) -> Result<(), Failure> {
 
 /// Reads the ledger. If there is none, it is created. An existing ledger is only read, because a daemon may be writing
 /// it.
-async fn ledger(state_dir: &Path) -> Result<LedgerState, StoreError> {
-    let path = state_dir.join(crate::store::FILE);
-    if path.exists() {
-        return ReadStore::open(&path).await?.state().await;
+async fn ledger(settings: &Settings) -> Result<LedgerState, Failure> {
+    if settings.ledger().exists() {
+        return ledger_of(settings).await;
     }
-    let (store, _lock) = Store::open(state_dir).await?;
+    let (store, _lock) = Store::open(&settings.state_dir).await?;
     let state = store.state().clone();
     store.close().await?;
     Ok(state)

@@ -1,9 +1,9 @@
 //! `bursar ledger verify|backup`: verifies the history, and copies the ledger into a file.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 
 use anyhow::Context as _;
 use serde_json::json;
@@ -11,15 +11,15 @@ use serde_json::json;
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output;
-use crate::store::{FILE, ReadStore};
+use crate::store::{FILE, ReadStore, Temporary};
 
 /// Verifies the history. `told` is the hash of an event that must be in it.
 pub(super) async fn verify(context: &Context, told: Option<String>) -> Result<Exit, Failure> {
-    let mut store = context.store().await?;
+    let mut store = context.store_as_it_is().await?;
     let progress = output::progress("checking the history");
     let checked = store.verify().await;
     progress.finish_and_clear();
-    let (last, hash) = checked.map_err(|error| Failure::from(anyhow::Error::new(error)))?;
+    let (last, hash) = checked?;
     if let Some(told) = told {
         let found = store.rows("SELECT id FROM event WHERE hash = ?1", std::slice::from_ref(&told)).await?;
         if found.is_empty() {
@@ -44,23 +44,30 @@ pub(super) fn event_hash(text: &str) -> Result<String, String> {
     Err("the hash of an event has 64 hexadecimal digits, as in the journal and in `bursar ledger verify`".to_owned())
 }
 
-/// Copies the ledger into a new file. The caller opens the file and user `bursar` opens the ledger, so the copy is
-/// first made in a temporary folder.
+/// Copies the ledger into a new file. The copy is first made and verified in a temporary folder, because user `bursar`
+/// reads the ledger, and the caller writes the file. The file gets its name only when it is complete.
 pub(super) async fn backup(context: &Context, path: &Path) -> Result<Exit, Failure> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file.map_err(|error| {
-        let remedy = match error.kind() {
-            io::ErrorKind::AlreadyExists => "name a file that does not exist; a backup never replaces a file",
-            _ => "name a file in a folder in which you may write",
-        };
-        Failure::new(Exit::Failed, format!("{}: {error}; {remedy}", path.display()))
-    })?;
+    let failed =
+        |error: &io::Error, remedy: &str| Failure::new(Exit::Failed, format!("{}: {error}; {remedy}", path.display()));
+    if path.symlink_metadata().is_ok() {
+        let error = io::Error::from(io::ErrorKind::AlreadyExists);
+        return Err(failed(&error, "name a file that does not exist; a backup never replaces a file"));
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.new"));
+    // A killed run may have left it.
+    let _ = fs::remove_file(&beside);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside);
+    let mut file = file.map_err(|error| failed(&error, "name a file in a folder in which you may write"))?;
     let progress = output::progress("copying the ledger");
-    let copied = copy(context, &mut file).await;
+    let copied = copy(context, &mut file).await.and_then(|events| {
+        fs::rename(&beside, path).map_err(|error| failed(&error, "name another file"))?;
+        Ok(events)
+    });
     progress.finish_and_clear();
     let events = copied.inspect_err(|_| {
-        // An incomplete backup is useless. If root has become `bursar`, the file cannot be removed, and stays empty.
-        let _ = std::fs::remove_file(path);
+        // An incomplete backup is useless. If it cannot be removed now, the next backup to this name removes it.
+        let _ = fs::remove_file(&beside);
     })?;
     if context.global.json {
         output::json(&json!({"file": path, "events": events}))?;
@@ -71,33 +78,18 @@ pub(super) async fn backup(context: &Context, path: &Path) -> Result<Exit, Failu
 }
 
 async fn copy(context: &Context, file: &mut File) -> Result<i64, Failure> {
-    let mut store = context.store().await?;
-    let folder = Temporary::new().context("cannot create a temporary folder for the copy")?;
-    let copy = folder.0.join(FILE);
-    store.copy_into(&copy).await?;
-    let verified = ReadStore::open(&copy).await?.verify().await;
-    let (events, _) = verified.map_err(|error| Failure::from(anyhow::Error::new(error)))?;
+    let copied = async {
+        let mut store = context.store_as_it_is().await?;
+        let folder = Temporary::new().context("cannot create a temporary folder for the copy")?;
+        let copy = folder.0.join(FILE);
+        store.copy_into(&copy).await?;
+        let (events, _) = ReadStore::open(&copy).await?.verify().await?;
+        Ok::<_, Failure>((folder, copy, events))
+    };
+    let (_folder, copy, events) = context.reading(copied).await?;
     let written = File::open(&copy).and_then(|mut copy| io::copy(&mut copy, file)).and_then(|_| file.sync_all());
     written.context("cannot write the backup")?;
     Ok(events)
-}
-
-/// A folder that only this user can read. It is removed on drop.
-pub(super) struct Temporary(pub(super) PathBuf);
-
-impl Temporary {
-    pub(super) fn new() -> io::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("bursar-{}", uuid::Uuid::new_v4()));
-        DirBuilder::new().mode(0o700).create(&folder)?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // If the folder cannot be removed, the system's cleaning of temporary files removes it.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 #[cfg(test)]

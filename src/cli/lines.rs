@@ -11,7 +11,8 @@ use super::exit::{Exit, Failure};
 /// Reads a file with `parse`, which returns the orders and the errors. If there are errors, or no orders, this fails.
 pub(super) fn read<T>(file: &Path, parse: impl Fn(&str) -> (Vec<T>, Vec<String>)) -> Result<Vec<T>, Failure> {
     let name = file.display();
-    let text = std::fs::read_to_string(file).map_err(|error| Failure::new(Exit::Usage, format!("{name}: {error}")))?;
+    let unread = |error| format!("cannot read {name}: {error}; name a text file with one order per line");
+    let text = std::fs::read_to_string(file).map_err(|error| Failure::new(Exit::Usage, unread(error)))?;
     let (orders, wrong) = parse(&text);
     if wrong.is_empty() && orders.is_empty() {
         return Err(Failure::new(Exit::Usage, format!("{name}: the file has no orders")));

@@ -58,7 +58,7 @@ pub fn main() -> ExitCode {
         Err(mut error) => {
             if !error.use_stderr() {
                 output::help(&error.render());
-                return Exit::Done.into();
+                return ended(Ok(Exit::Done));
             }
             let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
             arguments::add_usage(&mut error, words);
@@ -71,10 +71,16 @@ pub fn main() -> ExitCode {
     let _ = rustls::crypto::ring::default_provider().install_default();
     // One thread: root may become another user later, and setuid changes only the thread that calls it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = runtime
-        .map_err(|error| Failure::new(Exit::Failed, error.to_string()))
-        .and_then(|runtime| runtime.block_on(run(arguments)));
-    match outcome {
+    ended(
+        runtime
+            .map_err(|error| Failure::new(Exit::Failed, error.to_string()))
+            .and_then(|runtime| runtime.block_on(run(arguments))),
+    )
+}
+
+/// Prints the error, if there is one, and returns the exit code.
+fn ended(outcome: Result<Exit, Failure>) -> ExitCode {
+    match outcome.and_then(|exit| output::written().map(|()| exit)) {
         Ok(exit) => exit.into(),
         Err(Failure { exit, text }) => {
             output::error(&text);
@@ -103,7 +109,29 @@ fn reads_named_ledger(command: &Command) -> bool {
         | Command::Completions { .. }
         | Command::Man(_)
         | Command::Names { .. } => true,
-        _ => false,
+        Command::Init(_)
+        | Command::Check
+        | Command::Doctor
+        | Command::Plan(_)
+        | Command::Sync(_)
+        | Command::Revoke(_)
+        | Command::Ensure(_)
+        | Command::Suspend(_)
+        | Command::Resume(_)
+        | Command::Hold(_)
+        | Command::Release(_)
+        | Command::Home(_)
+        | Command::Quota(_)
+        | Command::Exception(_)
+        | Command::Approve { .. }
+        | Command::Adopt(_)
+        | Command::Directory(_)
+        | Command::Archive(_)
+        | Command::Takeover(_)
+        | Command::Uninstall(_)
+        | Command::Webhook(_)
+        | Command::Approver(_)
+        | Command::Ledger(_) => false,
     }
 }
 

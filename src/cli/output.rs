@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::builder::StyledStr;
 use comfy_table::presets::NOTHING;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
@@ -38,8 +37,7 @@ fn width() -> Option<usize> {
 /// The smallest width: names and hashes do not fit into less.
 const NARROWEST: usize = 40;
 
-/// Prints lines, folded at the width of the terminal. If the reader has closed the pipe (`| head`), the program exits
-/// without an error.
+/// Prints lines, folded at the width of the terminal.
 pub(super) fn line(text: impl AsRef<str>) {
     let lines = text.as_ref().trim_end_matches('\n').split('\n');
     print(&lines.map(|line| folded(&clean(line), width())).collect::<Vec<_>>().join("\n"));
@@ -58,11 +56,12 @@ pub(super) fn raw(text: &str) {
     print(&text.trim_end_matches('\n').split('\n').map(clean).collect::<Vec<_>>().join("\n"));
 }
 
-/// Prints a script or a page byte for byte.
-pub(super) fn verbatim(text: &str) -> anyhow::Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-        written => written.context("cannot write to standard output"),
+/// Prints a script or a page byte for byte. The command goes on after an error, so that its work and its exit code do
+/// not depend on the reader.
+pub(super) fn verbatim(text: &str) {
+    if let Err(error) = io::stdout().write_all(text.as_bytes()) {
+        // Only the first error counts.
+        let _ = UNWRITTEN.set(error);
     }
 }
 
@@ -76,13 +75,23 @@ pub(super) fn error(text: &str) {
 }
 
 fn print(text: &str) {
-    if text.is_empty() {
-        return;
+    if !text.is_empty() {
+        verbatim(&format!("{text}\n"));
     }
-    if let Err(error) = writeln!(io::stdout(), "{text}")
-        && error.kind() == io::ErrorKind::BrokenPipe
-    {
-        std::process::exit(0);
+}
+
+/// The first error of a write to standard output.
+static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
+
+/// Returns an error if a part of the answer was not written, for example because a disk is full. It is no error if the
+/// reader closed the pipe (`| head`).
+pub(super) fn written() -> Result<(), Failure> {
+    match UNWRITTEN.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe) {
+        None => Ok(()),
+        Some(error) => Err(Failure::new(
+            Exit::Failed,
+            format!("the answer is incomplete: cannot write to standard output: {error}"),
+        )),
     }
 }
 
@@ -97,7 +106,14 @@ fn has_colour() -> bool {
 pub(super) fn help(text: &StyledStr) {
     let text = if has_colour() { text.ansi().to_string() } else { text.to_string() };
     let width = width().unwrap_or(HELP_WIDTH).min(HELP_WIDTH);
-    print(&text.trim_end().split('\n').map(|line| folded(line, Some(width))).collect::<Vec<_>>().join("\n"));
+    print(&text.trim_end().split('\n').map(|line| of_help(line, width)).collect::<Vec<_>>().join("\n"));
+}
+
+/// Folds a line of the help. Prose, which begins at the margin, continues there.
+fn of_help(line: &str, width: usize) -> String {
+    let text = folded(line, Some(width));
+    let is_prose = !line.starts_with(' ') && !console::strip_ansi_codes(line).starts_with("Usage: ");
+    if is_prose { text.replace("\n    ", "\n") } else { text }
 }
 
 /// The greatest width of help: longer lines of prose are hard to read.
@@ -128,22 +144,27 @@ pub(super) fn folded(line: &str, width: Option<usize>) -> String {
     let indent = column.map_or(start + 4, |place| length(&line[..place]));
     let (head, rest) = line.split_at(column.unwrap_or(start));
     let (mut text, mut used) = (head.to_owned(), length(head));
-    let mut is_first = true;
+    let (mut is_first, mut is_folded) = (true, false);
     for word in rest.split(' ') {
-        if !is_first && used + 1 + length(word) > width {
+        // The blanks between two columns are left out if the line is folded there.
+        if is_folded && word.is_empty() {
+            continue;
+        }
+        if !is_first && !is_folded && used + 1 + length(word) > width {
             text.push('\n');
             text.push_str(&" ".repeat(indent));
             used = indent;
+            is_folded = true;
             if word.is_empty() {
                 continue;
             }
-        } else if !is_first {
+        } else if !is_first && !is_folded {
             text.push(' ');
             used += 1;
         }
         text.push_str(word);
         used += length(word);
-        is_first = false;
+        (is_first, is_folded) = (false, false);
     }
     text.split('\n').map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
@@ -310,8 +331,16 @@ mod tests {
         assert_eq!(folded(line, Some(55)), expected);
         assert_eq!(folded(line, None), line);
         assert_eq!(folded("short", Some(40)), "short");
+        let row = format!(" foo{}bar", " ".repeat(200));
+        assert_eq!(folded(&row, Some(40)), " foo\n     bar", "no blank lines");
         let hash = "x".repeat(50);
         assert_eq!(folded(&format!("bursar approve {hash}"), Some(40)), format!("bursar approve\n    {hash}"));
+    }
+
+    #[test]
+    fn prose_of_the_help_continues_at_the_margin() {
+        assert_eq!(of_help("Show what the next cycle would do", 20), "Show what the next\ncycle would do");
+        assert_eq!(of_help("Usage: bursar plan [OPTIONS]", 20), "Usage: bursar plan\n    [OPTIONS]");
     }
 
     #[test]

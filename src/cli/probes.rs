@@ -194,7 +194,7 @@ pub(super) async fn ended_exceptions(settings: &Settings) -> Vec<Finding> {
     let subject = "exceptions that ended";
     match rows {
         Ok(rows) => rows.iter().map(|row| Finding::good(subject, ended(row))).collect(),
-        Err(error) => vec![Finding::bad(subject, chain(&error), "see `bursar ledger verify`")],
+        Err(error) => vec![Finding::bad(subject, chain(&error.of_reader()), "see `bursar ledger verify`")],
     }
 }
 
@@ -266,5 +266,23 @@ fn ca<'s>(sources: &'s [SourceConfig], name: &str) -> Option<&'s str> {
         SourceKind::Ldap(ldap) => ldap.ca_pem.as_deref(),
         SourceKind::Keycloak(realm) => realm.ca_pem.as_deref(),
         SourceKind::Ldif(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::DirectoryId;
+    use crate::snapshot::{Entry, Role};
+
+    #[test]
+    fn the_counts_show_that_no_tool_has_maintainers() {
+        let entry = |kind, name: &str| Entry::new(kind, name, "", name);
+        let tools = (0..5).map(|number| entry(AccountKind::Tool, &format!("tool{number}")));
+        let entries = tools.chain([entry(AccountKind::User, "alice")]).collect();
+        let mut read = SourceRead::complete("people", [AccountKind::Tool, AccountKind::User], entries);
+        assert_eq!(kinds(&read), ": 5 tools, 0 with maintainers; 1 user");
+        read.entries[0].members.insert(DirectoryId("alice".to_owned()), Role::Member);
+        assert_eq!(kinds(&read), ": 5 tools, 1 with maintainers; 1 user");
     }
 }

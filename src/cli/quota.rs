@@ -42,13 +42,12 @@ fn set(arguments: QuotaSet) -> OrderRequest {
         target: target.into(),
         amounts: amounts.into_iter().collect(),
         until,
-        cluster: cluster.map(ClusterName::from),
+        cluster,
     })
 }
 
 fn unset(arguments: QuotaUnset) -> OrderRequest {
     let QuotaUnset { target, resources, cluster } = arguments;
-    let cluster = cluster.map(ClusterName::from);
     OrderRequest::QuotaUnset(request::QuotaUnset { target: target.into(), resources, cluster })
 }
 
@@ -107,12 +106,13 @@ fn of_lines(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
 
 /// Parses a day, which means its beginning in UTC, or a time.
 pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
-    if let Ok(day) = text.parse::<Date>()
-        && !text.contains('T')
-    {
-        return day.to_zoned(TimeZone::UTC).map(|zoned| zoned.timestamp()).map_err(|error| error.to_string());
-    }
     let wrong = || format!("{text:?} is neither a day nor a time; for example 2027-01-01, or 2027-01-01T12:00:00Z");
+    // `Date` ignores the time in a text such as `2027-01-01 12:00`, so a day has no other characters.
+    if let Ok(day) = text.parse::<Date>()
+        && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
+    {
+        return day.to_zoned(TimeZone::UTC).map(|zoned| zoned.timestamp()).map_err(|_| wrong());
+    }
     let moment: Timestamp = text.parse().map_err(|_| wrong())?;
     Timestamp::from_second(moment.as_second()).map_err(|_| wrong())
 }
@@ -132,7 +132,9 @@ mod tests {
     fn a_day_begins_at_midnight_utc() {
         assert_eq!(moment("2027-01-01").expect("the text is a day").to_string(), "2027-01-01T00:00:00Z");
         assert_eq!(moment("2027-01-01T08:30:00.5Z").expect("the text is a time").to_string(), "2027-01-01T08:30:00Z");
-        assert!(moment("tomorrow").is_err() && moment("2027-13-01").is_err());
+        for wrong in ["tomorrow", "2027-13-01", "2027-01-01 12:00", "2027-01-01t12:00", "2027-01-01[Europe/Berlin]"] {
+            assert!(moment(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

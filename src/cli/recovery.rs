@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::path::Path;
 
 use serde_json::json;
@@ -28,7 +29,11 @@ pub(super) async fn restore(context: &Context, path: &Path, older: bool) -> Resu
     let settings = context.settings()?;
     may()?;
     // Opened as the caller, because user `bursar` may not be allowed to read it.
-    let mut backup = File::open(path).map_err(|error| {
+    let backup = File::open(path).and_then(|file| match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
+    });
+    let mut backup = backup.map_err(|error| {
         let (path, folder) = (path.display(), backup::folder(&settings.state_dir));
         Failure::new(Exit::Failed, format!("cannot read {path}: {error}; nightly backups are in {}", folder.display()))
     })?;

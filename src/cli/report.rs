@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::arguments::Report;
-use super::context::{Context, as_bursar};
+use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::{output, page};
 use crate::bootstrap::replace_as;
@@ -19,12 +19,8 @@ pub(super) async fn run(context: &Context, Report { out }: &Report) -> Result<Ex
     if !prints {
         must_be_a_file(out)?;
     }
-    // The configured ledger is read as user `bursar`. The ledger of --ledger and the page belong to the caller.
     let progress = output::progress("reading the ledger");
-    let overview = match context.global.ledger {
-        Some(_) => read(context).await,
-        None => as_bursar(read(context)).await.flatten(),
-    };
+    let overview = context.reading(read(context)).await;
     progress.finish_and_clear();
     let overview = overview?;
     if !prints {

@@ -3,12 +3,11 @@
 use serde_json::json;
 
 use super::arguments::Uninstall;
-use super::context::{Context, as_bursar};
+use super::context::{Context, as_bursar, ledger_of};
 use super::exit::{Exit, Failure};
 use super::{admin, output, webhook};
 use crate::bootstrap::{self, UninstallRequest};
 use crate::control::client::ClientError;
-use crate::store::ReadStore;
 
 pub(super) async fn run(context: &Context, arguments: &Uninstall) -> Result<Exit, Failure> {
     let Uninstall { cluster, admin, dry_run } = arguments;
@@ -18,7 +17,7 @@ pub(super) async fn run(context: &Context, arguments: &Uninstall) -> Result<Exit
     if !dry_run && !matches!(context.daemon()?.status().await, Err(ClientError::Absent { .. })) {
         return Err(Failure::new(Exit::Busy, "bursard runs; stop it first: systemctl disable --now bursard"));
     }
-    let ledger = as_bursar(async { ReadStore::open(&settings.ledger()).await?.state().await }).await??;
+    let ledger = as_bursar(ledger_of(&settings)).await??;
     let admin_kubeconfig = &admin::of_cluster(&settings, &cluster, admin.file()).await?;
     bootstrap::must_be_same(&cluster, &settings.clusters[&cluster], admin_kubeconfig).await?;
     let request = UninstallRequest {

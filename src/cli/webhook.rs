@@ -7,7 +7,7 @@ use kube::Client;
 use serde_json::json;
 
 use super::arguments::{Webhook, WebhookCluster, WebhookInstall, WebhookManifests, WebhookUninstall};
-use super::context::{Context, as_bursar, become_bursar, may_act};
+use super::context::{Context, as_bursar, become_bursar, ledger_of, may_act};
 use super::exit::{Exit, Failure};
 use super::{admin, audit, output};
 use crate::bootstrap;
@@ -16,7 +16,6 @@ use crate::contract::Sealer;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::settings::Settings;
-use crate::store::ReadStore;
 use crate::{daemon, runtime};
 
 pub(super) async fn run(context: &Context, command: &Webhook) -> Result<Exit, Failure> {
@@ -66,7 +65,7 @@ pub(super) async fn site(context: &Context, arguments: &WebhookCluster) -> Resul
     let opened = as_bursar(async {
         let client = bootstrap::client(&settings.clusters[&cluster]).await?;
         let sealer = runtime::read_seal(&settings.state_dir)?;
-        let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
+        let ledger = ledger_of(&settings).await?;
         Ok::<_, Failure>((client, sealer, ledger))
     });
     let (client, sealer, ledger) = opened.await??;

@@ -11,8 +11,8 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::control::api::Status;
 use crate::control::server::Request;
-use crate::orders::request::Refusal;
-use crate::runtime::{Progress, Runtime, Work};
+use crate::orders::request::RequestRefusal;
+use crate::runtime::{ReadProgress, Runtime, StepCounter, Work};
 use crate::store::StoreError;
 use crate::store::backup::Backup;
 
@@ -61,6 +61,7 @@ pub(super) enum Event {
 /// Work that is about to begin: the state before it, and the controls that cut it short and show its progress.
 pub(super) struct UnderWay {
     status: Status,
+    reading: ReadProgress,
     exposition: String,
     health: String,
     pub(super) work: Work,
@@ -70,7 +71,7 @@ impl UnderWay {
     pub(super) fn begin(runtime: &mut Runtime) -> Self {
         let work = runtime.begin();
         let (status, exposition, health) = (runtime.status(), runtime.exposition(), health(runtime));
-        Self { status, exposition, health, work }
+        Self { status, reading: runtime.directories.progress(), exposition, health, work }
     }
 }
 
@@ -140,14 +141,15 @@ impl Inbox {
         }
         if request.is_open_to_all() && is_full(&self.waiting) {
             let text = "too many requests wait for the end of a cycle; try again in a minute".to_owned();
-            return request.refuse(Refusal { exit_code: 75, text });
+            return request.refuse(RequestRefusal { exit_code: 75, text });
         }
         self.waiting.push_back(Event::Asked(request));
     }
 
     /// Runs `work` to its end, and handles events meanwhile.
     pub(super) async fn during<T>(&mut self, under_way: &UnderWay, work: impl Future<Output = T>) -> T {
-        let UnderWay { status, exposition, health, work: Work { interrupt, hurry, stop, progress, .. } } = under_way;
+        let UnderWay { status, reading, exposition, health, work } = under_way;
+        let Work { interrupt, hurry, stop, progress, .. } = work;
         tokio::pin!(work);
         let (mut deadline, mut patience) = (None, None);
         let may_be_cut = !self.was_cut;
@@ -162,7 +164,9 @@ impl Inbox {
                         self.waiting.push_front(Event::Stop);
                     }
                     Event::Stop => std::process::exit(1),
-                    Event::Asked(Request::Status(reply)) => drop(reply.send(Ok(status.clone()))),
+                    Event::Asked(Request::Status(reply)) => {
+                        drop(reply.send(Ok(Status { reading: reading.counts(), ..status.clone() })));
+                    }
                     Event::Asked(Request::Metrics(reply)) => drop(reply.send(Ok(exposition.clone()))),
                     Event::Asked(Request::Alive(reply)) => {
                         drop(reply.send(alive.check(progress).map(|()| health.clone())));
@@ -213,7 +217,7 @@ struct Alive {
 }
 
 impl Alive {
-    fn check(&mut self, progress: &Progress) -> Result<(), Refusal> {
+    fn check(&mut self, progress: &StepCounter) -> Result<(), RequestRefusal> {
         if progress.steps() != self.steps {
             *self = Self { steps: progress.steps(), since: now() };
         }
@@ -221,7 +225,7 @@ impl Alive {
             return Ok(());
         }
         let text = format!("the cycle hangs: none of its steps ended in {} minutes", HANGS.as_secs() / 60);
-        Err(Refusal { exit_code: 69, text })
+        Err(RequestRefusal { exit_code: 69, text })
     }
 }
 

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bursar_directory::sync::kept::Kept;
@@ -40,7 +40,44 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Reads {
     tasks: Mutex<BTreeMap<String, Reading>>,
-    answers: Arc<Answers>,
+    answers: Arc<FinishedReads>,
+    progress: ReadProgress,
+}
+
+/// How many entries each read in progress has received so far, by source. Clones share the counts.
+#[derive(Clone, Default)]
+pub(crate) struct ReadProgress(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
+
+impl ReadProgress {
+    /// Returns the present counts.
+    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
+        let counts = self.0.lock();
+        counts.iter().map(|(source, entries)| (source.clone(), entries.load(Ordering::Relaxed))).collect()
+    }
+
+    /// Shows a read of `source` until the returned value is dropped.
+    fn begin(&self, source: &str) -> Counted {
+        let counted = Counted { all: self.clone(), source: source.to_owned(), entries: Arc::default() };
+        self.0.lock().insert(source.to_owned(), Arc::clone(&counted.entries));
+        counted
+    }
+}
+
+/// A read whose entries are counted.
+struct Counted {
+    all: ReadProgress,
+    source: String,
+    entries: Arc<AtomicU64>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        // Another read may have replaced this one.
+        let mut all = self.all.0.lock();
+        if all.get(&self.source).is_some_and(|entries| Arc::ptr_eq(entries, &self.entries)) {
+            all.remove(&self.source);
+        }
+    }
 }
 
 struct Reading {
@@ -71,7 +108,7 @@ impl Terms {
     }
 }
 
-struct Answer {
+struct FinishedRead {
     terms: Arc<Terms>,
     at: Instant,
     /// What the server had pushed when the read began.
@@ -80,15 +117,15 @@ struct Answer {
 }
 
 #[derive(Default)]
-struct Answers {
-    reads: Mutex<BTreeMap<String, Answer>>,
+struct FinishedReads {
+    reads: Mutex<BTreeMap<String, FinishedRead>>,
     come: Notify,
     /// Whether a cycle waits for answers.
     attended: AtomicBool,
 }
 
 /// What a read needs.
-pub(super) struct Question<'a> {
+pub(super) struct ReadRequest<'a> {
     /// The source as configured.
     pub(super) asked: &'a SourceConfig,
     /// The source as it is read, with the users that Bursar made in its realm.
@@ -107,6 +144,11 @@ impl Reads {
         self.answers.reads.lock().contains_key(source)
     }
 
+    /// Returns the progress of the reads.
+    pub(super) fn progress(&self) -> ReadProgress {
+        self.progress.clone()
+    }
+
     /// Drops reads and answers that were asked for under another configuration.
     pub(super) fn keep(&self, sources: &[SourceConfig], policy: &Policy) {
         self.tasks.lock().retain(|_, reading| reading.terms.are_in_force(sources, policy));
@@ -120,8 +162,8 @@ impl Reads {
     }
 
     /// Begins to read a source, unless such a read is in progress. A full read replaces a read of changes.
-    pub(super) fn begin(&self, question: Question<'_>) {
-        let Question { asked, source, pass, known, policy, now, changed } = question;
+    pub(super) fn begin(&self, question: ReadRequest<'_>) {
+        let ReadRequest { asked, source, pass, known, policy, now, changed } = question;
         let name = source.name.clone();
         let answered = self.has_answered(&name);
         let mut tasks = self.tasks.lock();
@@ -141,13 +183,21 @@ impl Reads {
         let (answers, terms) = (Arc::clone(&self.answers), Arc::new(Terms::of(asked, &policy)));
         let made_by = Arc::clone(&terms);
         let pushed = pass.cache().and_then(|cache| cache.live(&source));
+        let counted = self.progress.begin(&name);
+        let entries = || Arc::clone(&counted.entries);
+        let pass = match pass {
+            Pass::Once => Pass::Once,
+            Pass::Changes(cache) => Pass::Changes(cache.counting_entries(entries())),
+            Pass::Whole(cache) => Pass::Whole(cache.counting_entries(entries())),
+        };
         let reading = async move {
+            let _counted = counted;
             let sources = [source];
             let snapshot = bursar_directory::fetch_after(&sources, &pass, &known, &policy, now).await;
             let at = self::now();
             let of = |read: SourceRead| {
                 let (terms, pushed) = (Arc::clone(&made_by), pushed.clone());
-                (read.source.clone(), Answer { terms, at, pushed, read })
+                (read.source.clone(), FinishedRead { terms, at, pushed, read })
             };
             answers.reads.lock().extend(snapshot.reads.into_iter().map(of));
             answers.come.notify_one();
@@ -208,10 +258,10 @@ impl Reads {
 }
 
 /// A cycle waits for answers until this value is dropped.
-struct Attended<'a>(&'a Answers);
+struct Attended<'a>(&'a FinishedReads);
 
 impl<'a> Attended<'a> {
-    fn by(answers: &'a Answers) -> Self {
+    fn by(answers: &'a FinishedReads) -> Self {
         answers.attended.store(true, Ordering::Relaxed);
         Self(answers)
     }
@@ -258,10 +308,10 @@ pub(super) mod tests {
         }
     }
 
-    fn question(asked: &SourceConfig, pass: Pass, policy: Policy) -> Question<'_> {
+    fn question(asked: &SourceConfig, pass: Pass, policy: Policy) -> ReadRequest<'_> {
         let known = Known::from([("people".to_owned(), LastRead::default())]);
         let (source, changed) = (asked.clone(), Arc::default());
-        Question { asked, source, pass, known, policy, now: Timestamp::UNIX_EPOCH, changed }
+        ReadRequest { asked, source, pass, known, policy, now: Timestamp::UNIX_EPOCH, changed }
     }
 
     #[tokio::test]
@@ -273,7 +323,7 @@ pub(super) mod tests {
         reads.begin(question(&asked, Pass::Once, before.clone()));
         let answer = |policy: &Policy| {
             let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
-            let answer = Answer { terms: Arc::new(Terms::of(&asked, policy)), at: now(), pushed: None, read };
+            let answer = FinishedRead { terms: Arc::new(Terms::of(&asked, policy)), at: now(), pushed: None, read };
             reads.answers.reads.lock().insert("people".to_owned(), answer);
         };
         answer(&before);
@@ -301,7 +351,8 @@ pub(super) mod tests {
             kept
         };
         let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
-        let answer = Answer { terms: Arc::new(Terms::of(&asked, &policy())), at: now(), pushed: Some(pushed()), read };
+        let answer =
+            FinishedRead { terms: Arc::new(Terms::of(&asked, &policy())), at: now(), pushed: Some(pushed()), read };
         reads.answers.reads.lock().insert("people".to_owned(), answer);
         assert!(!reads.is_behind(&asked, &cache));
         drop(pushed());
@@ -317,7 +368,7 @@ pub(super) mod tests {
         reads.begin(question(&slow, Pass::Once, policy()));
         let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
         let at = now().checked_sub(PATIENCE).expect("the host has run for two seconds");
-        let answer = Answer { terms: Arc::new(Terms::of(&asked, &policy())), at, pushed: None, read };
+        let answer = FinishedRead { terms: Arc::new(Terms::of(&asked, &policy())), at, pushed: None, read };
         reads.answers.reads.lock().insert("people".to_owned(), answer);
         let began = now();
         let wanted = BTreeSet::from(["people".to_owned(), "realm".to_owned()]);

@@ -32,7 +32,10 @@ pub(super) fn merged(path: &Path, text: &str, environment: &BTreeMap<String, Str
     let name = super::file_name(path);
     let table = text.parse::<toml::Table>().map_err(|error| {
         let line = error.span().map_or(1, |span| line_at(text, span.start));
-        format!("{name}: line {line}: {}", error.message())
+        // Other errors do not quote the file, because the text may be a password without quotes.
+        let key = error.span().filter(|_| error.message() == "duplicate key").and_then(|span| text.get(span));
+        let key = key.map(|key| format!(" {key}")).unwrap_or_default();
+        format!("{name}: line {line}: {}{key}", error.message())
     })?;
     let of_file = serde_json::to_value(table).map_err(|error| format!("{name}: {error}"))?;
     let mut builder = Config::builder().add_source(File::from_str(text, FileFormat::Toml));

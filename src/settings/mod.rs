@@ -35,6 +35,7 @@ use bursar_directory::source::{KeycloakConfig, LdifConfig, SourceConfig, SourceK
 pub use self::egress::{Egress, Names, egress};
 pub use self::realm::RealmSettings;
 pub use self::secret::SecretPlace;
+pub(crate) use self::table::duration;
 use crate::archive::{Archives, Recipient};
 use crate::identity::ClusterName;
 use crate::policy::Policy;
@@ -333,6 +334,9 @@ fn unreadable(path: &Path, error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => {
             format!("{path} does not exist; write it, as in /usr/share/doc/bursar/examples, or {remedy}")
+        }
+        std::io::ErrorKind::InvalidData => {
+            format!("cannot read {path}: it is not UTF-8; save it as UTF-8, or {remedy}")
         }
         _ => format!("cannot read {path}: {error}; {remedy}"),
     }

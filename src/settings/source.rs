@@ -306,8 +306,10 @@ fn tree(table: &Table<'_>, key: &str, preset: Preset, kind: AccountKind) -> Opti
         tree.filter = filter;
     }
     // An empty text is valid here: nothing is stripped from names.
-    if let Some(prefix) = fields.value("strip_prefix").and_then(|prefix| prefix.as_str()) {
-        tree.strip_prefix = Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty());
+    if fields.value("strip_prefix").is_some_and(|prefix| prefix == "") {
+        tree.strip_prefix = None;
+    } else if let Some(prefix) = fields.text("strip_prefix") {
+        tree.strip_prefix = Some(prefix);
     }
     Some(tree)
 }

@@ -42,17 +42,19 @@ impl Errors {
 
 /// The name of a type of values, and an example.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kind(pub(super) &'static str, pub(super) &'static str);
+pub(super) struct ValueKind(pub(super) &'static str, pub(super) &'static str);
 
-pub(super) const DURATION: Kind = Kind("a duration", "\"24h\"");
-pub(super) const TEXT: Kind = Kind("text", "\"…\"");
-pub(super) const NUMBER: Kind = Kind("a number", "5");
-pub(super) const SWITCH: Kind = Kind("true or false", "true");
-pub(super) const LIST: Kind = Kind("a list of texts", "[\"a\", \"b\"]");
+pub(super) const DURATION: ValueKind = ValueKind("a duration", "\"24h\"");
+pub(super) const TEXT: ValueKind = ValueKind("text", "\"…\"");
+pub(super) const NUMBER: ValueKind = ValueKind("a number", "5");
+/// The kind of numbers for a value that is a number, but negative, a fraction or too large.
+const SMALL: ValueKind = ValueKind("a whole number of 0 or more that fits here", "5");
+pub(super) const SWITCH: ValueKind = ValueKind("true or false", "true");
+pub(super) const LIST: ValueKind = ValueKind("a list of texts", "[\"a\", \"b\"]");
 
 /// Returns the kind of absolute paths, with an example for this key.
-pub(super) const fn absolute_path(example: &'static str) -> Kind {
-    Kind("an absolute path", example)
+pub(super) const fn absolute_path(example: &'static str) -> ValueKind {
+    ValueKind("an absolute path", example)
 }
 
 #[derive(Clone)]
@@ -122,7 +124,7 @@ impl<'a> Table<'a> {
     }
 
     /// Parses the value, as text, with `parse`.
-    pub(super) fn parsed<T>(&self, key: &str, kind: Kind, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+    pub(super) fn parsed<T>(&self, key: &str, kind: ValueKind, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let value = self.fields.get(key)?;
         let text = match value {
             Value::String(text) => text.clone(),
@@ -141,7 +143,14 @@ impl<'a> Table<'a> {
         let value = self.fields.get(key)?;
         let text = value.as_str().filter(|text| !text.is_empty());
         if text.is_none() {
-            self.wrong(key, is_not(value, TEXT));
+            self.wrong(
+                key,
+                match value {
+                    Value::String(_) => "is empty; give it a value".to_owned(),
+                    Value::Number(_) | Value::Bool(_) => format!("{value} is not text; for example \"{value}\""),
+                    _ => is_not(value, TEXT),
+                },
+            );
         }
         text.map(str::to_owned)
     }
@@ -159,14 +168,15 @@ impl<'a> Table<'a> {
     }
 
     pub(super) fn number<T: FromStr>(&self, key: &str) -> Option<T> {
-        self.parsed(key, NUMBER, |text| text.parse().ok())
+        let kind = if self.value(key).is_some_and(Value::is_number) { SMALL } else { NUMBER };
+        self.parsed(key, kind, |text| text.parse().ok())
     }
 
     pub(super) fn duration(&self, key: &str, default: Duration) -> Duration {
         if !self.has(key) {
             return default;
         }
-        self.parsed(key, DURATION, |text| humantime::parse_duration(text).ok()).unwrap_or(default)
+        self.parsed(key, DURATION, duration).unwrap_or(default)
     }
 
     /// Returns the value that `words` gives for the text.
@@ -247,7 +257,7 @@ impl<'a> Table<'a> {
 }
 
 /// Returns a message such as `"sixteen" is not a quantity; for example "16"`.
-pub(super) fn is_not(value: &Value, Kind(kind, example): Kind) -> String {
+pub(super) fn is_not(value: &Value, ValueKind(kind, example): ValueKind) -> String {
     format!("{value} is not {kind}; for example {example}")
 }
 
@@ -259,6 +269,14 @@ pub(super) fn is_none_of<'w>(value: &Value, words: impl Iterator<Item = &'w str>
         Some(near) => format!("{value} is none of: {}; did you mean {near:?}?", known.join(", ")),
         None => format!("{value} is none of: {}", known.join(", ")),
     }
+}
+
+/// The longest duration. The sum of a time and a few such durations is still a time.
+const LONGEST: Duration = Duration::from_hours(100 * 366 * 24);
+
+/// Parses a duration such as `24h`, of 100 years at most.
+pub(crate) fn duration(text: &str) -> Option<Duration> {
+    humantime::parse_duration(text).ok().filter(|duration| *duration <= LONGEST)
 }
 
 fn from_toml_list(text: &str) -> Option<Vec<String>> {

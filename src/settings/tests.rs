@@ -172,6 +172,9 @@ fn a_configuration_that_cannot_be_read_names_the_remedy() {
     assert!(load(&folder.path().join("no.toml"))[0].contains("no.toml does not exist; write it"));
     let is_folder = load(folder.path());
     assert!(is_folder[0].starts_with("cannot read ") && is_folder[0].contains("--config FILE"), "{is_folder:?}");
+    let latin = folder.path().join("latin.toml");
+    std::fs::write(&latin, b"site = \"caf\xe9\"\n").expect("the folder is writable");
+    assert!(load(&latin)[0].contains("latin.toml: it is not UTF-8; save it as UTF-8"));
 }
 
 #[test]
@@ -179,6 +182,24 @@ fn each_mistake_is_reported_once() {
     let told = |text: &str, error: &str| assert_eq!(errors(text), [format!("bursar.toml: {error}")], "{text}");
     told("[limits]\nsuspend_per_cycle = 5\n", "limits.suspend_per_cycle: 5 is not a table; for example { count = 5 }");
     told("[reaper.pods]\nlifetime = \"x\"\n", "reaper.pods.lifetime: \"x\" is not a duration; for example \"24h\"");
+    let number = "is not a whole number of 0 or more that fits here; for example 5";
+    for wrong in ["-1", "1.5"] {
+        told(
+            &format!("[limits]\nsuspend_per_cycle = {{ count = 1, percent = {wrong} }}\n"),
+            &format!("limits.suspend_per_cycle.percent: {wrong} {number}"),
+        );
+    }
+    told("[webhook]\nimage = \"\"\n", "webhook.image: is empty; give it a value");
+    // Longer times have no sum with the present time.
+    let forever = "18446744073709551615s";
+    told(
+        &format!("[reaper.namespaces]\nwarn_for = \"{forever}\"\n"),
+        &format!("reaper.namespaces.warn_for: \"{forever}\" is not a duration; for example \"24h\""),
+    );
+    told(
+        "[[source]]\nname = \"b\"\ntype = \"ldif\"\npath = \"b\"\nusers = { base = \"dc=b\", strip_prefix = 5 }\n",
+        "source.b.users.strip_prefix: 5 is not text; for example \"5\"",
+    );
     told(
         &format!("{TOOL}when = {{ grup = \"a\" }}\n"),
         "class.tool.when.grup: there is no such key; did you mean group?",
@@ -606,6 +627,10 @@ fn two_endpoints_never_have_one_name_in_a_kubeconfig() {
 fn a_toml_error_is_reported_with_its_line() {
     let error = load("site = \"a\"\n[class\n").expect_err("the text has an error").to_string();
     assert!(error.starts_with("bursar.toml: line 2: "), "{error}");
+    let twice = load("site = \"a\"\n[control]\n[control]\n").expect_err("the table is there twice").to_string();
+    assert_eq!(twice, "bursar.toml: line 3: duplicate key control");
+    let unquoted = load("site = hunter2\n").expect_err("the text has no quotes").to_string();
+    assert!(!unquoted.contains("hunter2"), "{unquoted}");
 }
 
 #[test]
@@ -739,6 +764,18 @@ fn the_shipped_file_has_the_defaults_of_the_code() {
 }
 
 #[test]
+fn the_shipped_file_describes_every_key_of_a_class() {
+    let text = shipped("bursar.toml");
+    for key in class::KEYS {
+        let (value, table) = (format!("{key} = "), format!(".{key}]"));
+        let mut lines = text.lines().map(|line| line.trim_start_matches(['#', ' ']));
+        let is_described =
+            |line: &str| line.starts_with(&value) || (line.starts_with("[class.") && line.contains(&table));
+        assert!(lines.any(is_described), "config/bursar.toml lacks {key}");
+    }
+}
+
+#[test]
 fn the_webhooks_rules_are_the_golden() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/admission");
     let text = std::fs::read_to_string(data.join("classes.toml")).expect("the file is readable");
@@ -823,7 +860,13 @@ fn the_examples_are_valid() {
         ["toolforge", "rfc2307", "active-directory", "freeipa", "keycloak"].map(|name| format!("examples/{name}.toml"))
     {
         let text = shipped(&name).replace("/etc/bursar/", "");
-        assert!(load(&text).is_ok(), "{name}: {:?}", load(&text));
+        let settings = load(&text).unwrap_or_else(|errors| panic!("{name}: {errors}"));
+        // A quota without a default in limit_range refuses every plain pod.
+        for class in settings.policy.classes.values() {
+            let nothing = crate::ledger::LedgerState::default();
+            let traps = crate::desired::quota::traps(class, &settings.policy, &nothing, &class.clusters[0]);
+            assert_eq!(traps, BTreeSet::new(), "{name}: class {}", class.name);
+        }
     }
 }
 

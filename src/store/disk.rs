@@ -6,7 +6,7 @@ use std::path::Path;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use super::{BUSY, BUSY_FOR, CycleLock, FILE, Store, StoreError, code, write};
+use super::{BUSY, BUSY_FOR, CycleLock, FILE, MIGRATIONS, Store, StoreError, code, write};
 
 /// Free space in bytes that the ledger's disk must have before a cycle begins. With less, a change to a cluster could
 /// be made and then not be recorded. A record takes a few kilobytes, and the records of all accounts in progress (32
@@ -60,7 +60,7 @@ impl Store {
     pub async fn recover(&mut self, _lock: &CycleLock) -> Result<(), StoreError> {
         self.has_room()?;
         let mut connection = connect(&self.path.join(FILE)).await?;
-        sqlx::migrate!("./migrations").run(&mut connection).await?;
+        MIGRATIONS.run(&mut connection).await?;
         write::draw_id(&mut connection).await?;
         prove(&mut connection).await?;
         let anew = Self::of(&self.path, connection, false).await?;

@@ -13,6 +13,7 @@ mod readers;
 mod record;
 pub mod restore;
 mod table;
+mod temporary;
 mod write;
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
@@ -24,17 +25,21 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use sqlx::Connection as _;
+use sqlx::migrate::Migrator;
 use sqlx::sqlite::SqliteConnection;
 
 pub use disk::RESERVE;
 pub use lock::CycleLock;
 pub use read::{ReadStore, VerifyError};
 pub use readers::holding_the_wal;
+pub use temporary::Temporary;
 
 use crate::ledger::LedgerState;
 
 /// The ledger's file in the state folder.
 pub const FILE: &str = "ledger.db";
+/// The schema of this version, as the steps from an empty file.
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 /// Why an operation on the ledger failed.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +57,9 @@ pub enum StoreError {
     /// A process reads a ledger that no daemon had open. SQLite cannot switch the file to WAL mode until the read ends.
     #[error("{0} is locked by a reader; retry when the reader has closed it")]
     Read(PathBuf),
+    /// Another program, such as `sqlite3`, writes or locks the file.
+    #[error("another program, such as sqlite3, holds the ledger's lock; retry when it ends")]
+    Locked,
     /// SQLite finds the file damaged.
     #[error("the ledger is damaged ({0}). Stop bursard, move ledger.db aside and run: bursar ledger restore BACKUP")]
     Corrupt(String),
@@ -194,7 +202,7 @@ async fn writable(path: &Path) -> Result<SqliteConnection, StoreError> {
 
 async fn make_ready(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     check(connection).await?;
-    sqlx::migrate!("./migrations").run(&mut *connection).await?;
+    MIGRATIONS.run(&mut *connection).await?;
     Ok(write::draw_id(connection).await?)
 }
 
@@ -243,6 +251,18 @@ const NOT_A_DATABASE: u32 = 26;
 fn code(error: &sqlx::Error) -> Option<u32> {
     let extended: u32 = error.as_database_error()?.code()?.parse().ok()?;
     Some(extended & 0xff)
+}
+
+impl StoreError {
+    /// Returns the error as a reader reports it: SQLite's codes for a lock and for a damaged file have their own errors.
+    #[must_use]
+    pub fn of_reader(self) -> Self {
+        match self {
+            Self::Sqlite(error) if code(&error) == Some(BUSY) => Self::Locked,
+            Self::Sqlite(error) => damaged(error),
+            other => other,
+        }
+    }
 }
 
 /// Turns an SQLite error into [`StoreError::Corrupt`] if it says that the file is damaged.

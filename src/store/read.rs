@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
 use sqlx::{Column as _, ConnectOptions as _, Connection as _, Row as _, SqlSafeStr, TypeInfo as _, ValueRef as _};
 
-use super::{StoreError, load};
+use super::{StoreError, Temporary, load};
 use crate::identity::AccountId;
 use crate::ledger::LedgerState;
 use crate::ledger::chain::{self, Broken, GENESIS, Link};
@@ -37,6 +37,31 @@ impl ReadStore {
     /// Opens the file at `path`.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
         Ok(Self { connection: connect(path).await.map_err(super::damaged)? })
+    }
+
+    /// Returns a reader of the schema of this version. From an upgrade until the start of the new daemon, the ledger has
+    /// an earlier schema; so has an old backup. Then the reader has a copy that is brought up to date, and the file
+    /// itself stays as it is.
+    pub async fn up_to_date(mut self) -> Result<Self, StoreError> {
+        let query = "SELECT max(version) FROM _sqlx_migrations";
+        let version: Option<i64> = match sqlx::query_scalar(query).fetch_one(&mut self.connection).await {
+            Ok(version) => version,
+            Err(error) if super::code(&error) == Some(super::BUSY) => return Err(error.into()),
+            // It is not a ledger, and the first query says so.
+            Err(_) => return Ok(self),
+        };
+        if version >= super::MIGRATIONS.iter().map(|migration| migration.version).max() {
+            return Ok(self);
+        }
+        let failed = |source| StoreError::File { path: std::env::temp_dir(), source };
+        let folder = Temporary::new().map_err(failed)?;
+        let copy = folder.0.join(super::FILE);
+        self.copy_into(&copy).await?;
+        self.close().await;
+        // The folder is removed when this function returns. The open file stays readable until it is closed.
+        let mut connection = SqliteConnectOptions::new().filename(&copy).connect().await?;
+        super::MIGRATIONS.run(&mut connection).await?;
+        Ok(Self { connection })
     }
 
     /// Closes the file and waits until it is closed.

@@ -1,11 +1,12 @@
 //! The command `bursar` as administrators and scripts use it: exit codes, text and JSON, with a daemon and without. The
 //! directory is a file and no cluster answers, so most of these tests need no servers.
 
+use std::io::{Read as _, Write as _};
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use bursar_testkit::control_plane::ControlPlaneOptions;
@@ -235,6 +236,28 @@ fn a_command_without_the_administrators_kubeconfig_names_the_option() {
 }
 
 #[test]
+fn errors_about_a_kubeconfig_quote_nothing_of_it() {
+    let site = Site::new();
+    site.configure(&site.student());
+    let said = |text: &str| {
+        std::fs::write(site.path("admin"), text).expect("the folder is writable");
+        site.run(&format!("init --cluster prod --admin-kubeconfig {}", site.path("admin").display()), 1)
+    };
+    let twice = said("kind: Config\ntoken: hunter2\nkind: Config\n");
+    assert!(twice.contains("admin is not a kubeconfig: line 3 ") && !twice.contains("hunter2"), "{twice}");
+    let absent = site.run("init --cluster prod --admin-kubeconfig /nonexistent", 1);
+    assert_eq!(absent.matches("/nonexistent").count(), 1, "{absent}");
+}
+
+#[test]
+fn a_restore_names_what_it_cannot_read() {
+    let site = Site::new();
+    let folder = site.path("state").display().to_string();
+    let said = site.run(&format!("ledger restore {folder}"), 1);
+    assert!(said.starts_with(&format!("cannot read {folder}: it is not a regular file")), "{said}");
+}
+
+#[test]
 fn a_file_is_not_compared_with_a_server() {
     let site = Site::new();
     for source in ["people", ""] {
@@ -287,6 +310,7 @@ fn wrong_arguments_end_with_64() {
     for (arguments, example) in [
         ("certs --expiring soon", "for example 30s"),
         ("ensure user alice --timeout x", "for example 30s"),
+        ("ensure user alice --timeout 18446744073709551615s", "for example 30s"),
         ("revoke user alice --evict --reason x --since yesterday", "for example 2027-01-01"),
         ("revoke user alice --evict --reason x --since 2999-01-01", "is in the future"),
     ] {
@@ -412,6 +436,8 @@ fn without_a_daemon_commands_work_on_the_ledger_themselves() {
     site.run("show user nobody", 4);
     site.run("history tool foo", 4);
     site.run("suspend tool foo --reason x", 4);
+    let said = site.run("quota import /nonexistent", 64);
+    assert!(said.contains("one order per line"), "{said}");
     site.run("approve 00000000", 1);
     let why = site.json("why user alice", 0);
     let missing = why["steps"].as_array().into_iter().flatten().find(|step| step["at"] == "class");
@@ -480,10 +506,111 @@ fn completions_and_manual_pages_are_generated() {
         head.args(["-c", "set -o pipefail; \"$@\" | head -n 1", "head"]).arg(env!("CARGO_BIN_EXE_bursar"));
         let said = text(&head.args(arguments.split(' ')).output().expect("bash is installed"));
         assert!(!said.contains("Broken pipe"), "{said}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_not_written_is_an_error_unless_nobody_reads_it() {
+    let site = Site::new();
+    site.configure(&site.student());
+    std::fs::remove_file(site.path("state/seal.key")).expect("the file exists");
+    for (arguments, exit) in [("completions bash", 0), ("man", 0), ("--help", 0), ("check", 0), ("plan", 2)] {
+        let (reader, closed) = std::io::pipe().expect("a pipe is created");
+        drop(reader);
+        let unread = site.command(arguments).stdout(closed).output().expect("bursar is built");
+        assert_eq!((unread.status.code(), text(&unread).contains("pipe")), (Some(exit), false), "{arguments}");
         let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has /dev/full");
         let failed = site.command(arguments).stdout(full).output().expect("bursar is built");
-        assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
+        let said = text(&failed);
+        assert!(
+            failed.status.code() == Some(1) && said.contains("cannot write to standard output"),
+            "{arguments}: {said}"
+        );
     }
+}
+
+#[test]
+fn a_terminal_gets_folded_lines_and_colours_unless_options_say_otherwise() {
+    let site = Site::new();
+    site.run("sync --once", 0);
+    let width = |arguments: &str, columns: Option<&str>| {
+        let mut command = site.command(arguments);
+        command.env_remove("COLUMNS").envs(columns.map(|columns| ("COLUMNS", columns)));
+        ended(&mut command, 0, arguments).lines().map(|line| line.chars().count()).max().unwrap_or_default()
+    };
+    assert!(width("status", None) > 80, "a pipe gets whole lines");
+    assert!(width("status", Some("80")) <= 80);
+    assert!(width("status --wide", Some("80")) > 80);
+    let shown = |no_colour: &str, term: &str| {
+        let line = format!("{} why user alice", env!("CARGO_BIN_EXE_bursar"));
+        let mut command = Command::new("script");
+        command.args(["-qec", &line, "/dev/null"]).env("BURSAR_CONFIG", site.path("bursar.toml"));
+        command.env("TERM", term).env("NO_COLOR", no_colour);
+        ended(&mut command, 0, "why on a terminal").contains('\u{1b}')
+    };
+    assert!(shown("", "xterm"));
+    assert!(!shown("1", "xterm") && !shown("", "dumb"));
+}
+
+#[test]
+fn without_a_ledger_commands_say_how_it_is_created_or_recovered() {
+    let site = Site::new();
+    for arguments in ["tools", "why user alice", "ledger verify", "archive show x", "home show user alice"] {
+        let said = site.run(arguments, 1);
+        assert!(said.contains("there is no ledger; `bursar init`") && said.contains("ledger rebuild"), "{said}");
+    }
+}
+
+#[test]
+fn a_locked_or_damaged_ledger_is_named_as_such() {
+    let site = Site::new();
+    site.run("sync --once", 0);
+    let ledger = site.path("state/ledger.db");
+    let mut command = Command::new("sqlite3");
+    command.arg(&ledger).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = command.spawn().expect("sqlite3 is installed");
+    let mut typed = program.stdin.take().expect("the input is a pipe");
+    typed.write_all(b"BEGIN EXCLUSIVE;\n.print locked\n").expect("sqlite3 reads");
+    program.stdout.take().expect("the output is a pipe").read_exact(&mut [0; 7]).expect("the ledger is locked");
+    assert!(site.run("users", 75).contains("another program, such as sqlite3, holds the ledger's lock"));
+    drop(typed);
+    program.wait().expect("sqlite3 ends with its input");
+    site.run("users", 0);
+    std::fs::write(&ledger, [7; 5000]).expect("the file is ours");
+    for arguments in ["users", "status", "ledger verify", "hold user alice --reason x"] {
+        let said = site.run(arguments, 1);
+        assert!(said.contains("the ledger is damaged") && said.contains("bursar ledger restore"), "{said}");
+    }
+}
+
+#[test]
+fn a_backup_that_fails_leaves_no_file() {
+    let site = Site::new();
+    site.run("sync --once", 0);
+    let users = std::fs::read_to_string("/etc/passwd").expect("the file is readable");
+    let users: String = users.split_inclusive('\n').filter(|line| !line.starts_with("bursar:")).collect();
+    std::fs::write(site.path("passwd"), format!("{users}bursar:x:61997:61997::/:/bin/false\n"))
+        .expect("the folder is writable");
+    std::fs::create_dir(site.path("backups")).expect("the folder is writable");
+    let backup = |size: &str, exit: i32| {
+        let script = "mount --bind passwd /etc/passwd && mount -t tmpfs -o size=\"$0\" none backups && {
+                      \"$@\"; code=$?; ls -A backups | sed 's/^/left: /'; exit $code; }";
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", "private", "sh", "-c", script, size]).arg(env!("CARGO_BIN_EXE_bursar"));
+        command.args(["ledger", "backup", "backups/copy"]).current_dir(site.folder.path());
+        command.env("BURSAR_CONFIG", site.path("bursar.toml")).env_remove("BURSAR_TEST_STAY_ROOT");
+        ended(&mut command, exit, size)
+    };
+    // User bursar may not read the ledger of root.
+    let said = backup("64m", 77);
+    assert!(said.contains("reading needs group bursar") && !said.contains("left: "), "{said}");
+    for file in ["state", "state/ledger.db"] {
+        std::os::unix::fs::chown(site.path(file), Some(61_997), Some(61_997)).expect("tests run as root");
+    }
+    let said = backup("16k", 1);
+    assert!(said.contains("cannot write the backup: No space left") && !said.contains("left: "), "{said}");
+    let said = backup("64m", 0);
+    assert!(said.contains("verified\nleft: copy\n"), "{said}");
 }
 
 #[test]

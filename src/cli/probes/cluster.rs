@@ -8,6 +8,7 @@ use super::kinds::kinds;
 use super::webhook::webhook;
 use super::{Finding, authority};
 use crate::bootstrap::webhook::{Absent, absent};
+use crate::cli::context::ledger_of;
 use crate::errors::chain;
 use crate::execute::endpoint::{self, Verdict};
 use crate::identity::ClusterName;
@@ -16,7 +17,6 @@ use crate::ledger::LedgerState;
 use crate::observed::adopted_watch;
 use crate::policy::{Cluster, Endpoint, Policy};
 use crate::settings::Settings;
-use crate::store::ReadStore;
 use crate::{bootstrap, daemon};
 
 /// The greatest tolerated difference of clocks, in seconds. With a larger one, new certificates may be "not yet valid":
@@ -137,8 +137,7 @@ fn may_not(missing: &[String]) -> String {
 }
 
 async fn ledger(settings: &Settings) -> Result<LedgerState, Finding> {
-    let read = async { ReadStore::open(&settings.ledger()).await?.state().await };
-    read.await.map_err(|error| Finding::bad("ledger", chain(&error), "bursar ledger verify"))
+    ledger_of(settings).await.map_err(|failure| Finding::bad("ledger", failure.text, "bursar ledger verify"))
 }
 
 /// Returns a finding if the cluster does not belong to this ledger.

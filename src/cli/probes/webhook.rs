@@ -5,14 +5,14 @@ use jiff::Timestamp;
 
 use super::Finding;
 use crate::bootstrap::webhook::remembered::remembered;
-use crate::bootstrap::webhook::{self, ENDS_SOON, Found, Question, WebhookRequest};
+use crate::bootstrap::webhook::{self, ENDS_SOON, InstalledWebhook, Question, WebhookRequest};
+use crate::cli::context::ledger_of;
 use crate::desired::rules::unenforced;
 use crate::desired::server_rules::to_be_chosen;
 use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::rules::senders::Senders;
 use crate::settings::Settings;
-use crate::store::ReadStore;
 use crate::{daemon, runtime};
 
 /// Checks the webhook of one cluster. `init` is the command that gives the daemon its rights.
@@ -83,7 +83,7 @@ enum Webhook {
         unenforced: Option<String>,
     },
     Installed {
-        found: Found,
+        found: InstalledWebhook,
         /// Whether the webhook has the rules of this configuration and ledger.
         is_given: bool,
         /// Which of `client_ca`, `client_name` and `api_server_cidrs` are not in force.
@@ -152,8 +152,7 @@ async fn webhook_found(settings: &Settings, cluster: &ClusterName, client: &kube
     if found.is_none() && !settings.ledger().exists() {
         return Ok(Webhook::Absent { unenforced: None });
     }
-    let mut store = ReadStore::open(&settings.ledger()).await.map_err(|error| chain(&error))?;
-    let ledger = store.state().await.map_err(|error| chain(&error))?;
+    let ledger = ledger_of(settings).await.map_err(|failure| failure.text)?;
     let Some(found) = found else {
         return Ok(Webhook::Absent { unenforced: unenforced(&settings.policy, cluster, &ledger) });
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::ledger::change::Change;
 use crate::ledger::{Note, Order};
-use crate::policy::Lifecycle as Times;
+use crate::policy::LifecycleDelays;
 use crate::snapshot::Role;
 use crate::snapshot::named::{MemberName, Nested};
 
@@ -16,7 +16,7 @@ const HOUR: i64 = 3600;
 pub(super) fn policy(absent_for: i64) -> Policy {
     let policy = crate::plan::testing::policy();
     let absent_for = Duration::from_secs(absent_for.unsigned_abs());
-    Policy { classes: BTreeMap::new(), lifecycle: Times { absent_for, ..policy.lifecycle }, ..policy }
+    Policy { classes: BTreeMap::new(), lifecycle: LifecycleDelays { absent_for, ..policy.lifecycle }, ..policy }
 }
 
 fn tool(id: &str, name: &str, uid: i64) -> Entry {
@@ -73,7 +73,7 @@ impl Story {
 
     fn pass(&mut self, snapshot: &DirectorySnapshot) -> bool {
         let now = Timestamp::from_second(self.now).expect("the time is valid");
-        let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, now);
+        let ReadChanges { changes, events } = transition(&self.ledger, snapshot, &self.policy, now);
         for change in &changes {
             self.ledger.apply(change);
         }
@@ -248,7 +248,7 @@ fn an_entry_that_is_not_accepted_gains_no_gid_and_loses_those_of_groups_that_do_
     };
     let held = |gids: &[i64]| {
         let groups = with(52503, gids).posix.map(|posix| posix.groups).unwrap_or_default();
-        BTreeMap::from([("cn=foo".to_owned(), crate::snapshot::held::Held { created: None, groups })])
+        BTreeMap::from([("cn=foo".to_owned(), crate::snapshot::held::Held { groups, ..Default::default() })])
     };
     let read = |gids: &[i64], is_rejected: bool, completeness| {
         let shown = if is_rejected { Vec::new() } else { vec![with(52999, gids)] };

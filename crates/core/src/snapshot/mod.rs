@@ -43,6 +43,9 @@ pub struct SourceRead {
     pub server: Option<String>,
     /// Whether an account that is missing from `entries` is absent.
     pub completeness: Completeness,
+    /// Whether a sentinel is missing, or hides an attribute that it must show. The answer may then come from another
+    /// directory, or hide the marks of disabled accounts.
+    pub lacks_sentinel: bool,
     /// Where uids and gids came from, as a text for administrators; `None` if there is no choice.
     pub numbers: Option<String>,
     /// The kinds that were asked for. The read says nothing about accounts of other kinds.
@@ -90,6 +93,7 @@ impl SourceRead {
             source: source.to_owned(),
             server: None,
             completeness: Completeness::Complete,
+            lacks_sentinel: false,
             numbers: None,
             kinds: kinds.into_iter().collect(),
             entries,
@@ -287,6 +291,23 @@ pub struct RejectedEntry {
     /// A reason on which an order or another entry depends; `None` if there is none.
     #[serde(default)]
     pub reason: Option<Rejection>,
+}
+
+impl RejectedEntry {
+    /// Returns `entry` of `source` as a rejected one.
+    #[must_use]
+    pub fn of(source: &str, entry: &Entry, why: String) -> Self {
+        Self {
+            source: source.to_owned(),
+            kind: entry.kind,
+            dn: entry.dn.clone(),
+            name: Some(entry.name.clone()),
+            id: Some(entry.id.clone()),
+            disabled: entry.disabled.clone(),
+            why,
+            reason: None,
+        }
+    }
 }
 
 /// A reason for a rejection on which an order or another entry depends.

@@ -21,7 +21,7 @@ use crate::entry::groups::{Closed, Companions, Flat, Holders, Index, gid_claims}
 use crate::entry::numbers::Numbers;
 use crate::entry::raw::RawEntry;
 use crate::entry::{Candidate, EntryRules, Reading};
-use crate::source::{Sentinel, SourceConfig, SourceKind};
+use crate::source::{Sentinel, SourceConfig};
 
 /// The kinds, in order of precedence if two trees hold the same entry: an entry that is a tool does not also count as a
 /// person.
@@ -69,10 +69,11 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, &numbers, rules))));
     let reading_of = |kind: AccountKind| &readings[&kind];
     let (candidates, companions) = sort_out(source, raw.trees, |kind, raw| reading_of(kind).id(raw));
-    if problems.is_empty() {
-        // After another problem, a missing sentinel proves nothing new.
-        problems.extend(missing_sentinels(source, candidates.iter().chain(&companions)));
-    }
+    // After another problem, a missing sentinel proves nothing new.
+    let missing =
+        problems.is_empty().then(|| missing_sentinels(source, candidates.iter().chain(&companions))).flatten();
+    let lacks_sentinel = missing.is_some();
+    problems.extend(missing);
 
     let tools = Companions::of(&candidates, &companions, reading_of);
     // The checks of single entries run in parallel with the work that needs all of them. With many entries, both take a
@@ -101,7 +102,8 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             AccountKind::Group => &own,
         };
         if let Some(dns) = id.as_ref().and_then(|id| ambiguous.get(id)) {
-            let mut entry = checked.map_or_else(|rejected| *rejected, |entry| reject(source, &entry, String::new()));
+            let mut entry = checked
+                .map_or_else(|rejected| *rejected, |entry| RejectedEntry::of(&source.name, &entry, String::new()));
             let (attribute, id) = (&source.attributes.id, id.as_ref().map(ToString::to_string).unwrap_or_default());
             let other = dns.iter().find(|dn| **dn != raw.dn).unwrap_or(&"another entry");
             entry.why =
@@ -118,12 +120,13 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         }
         complete(&mut entry, members_of, &closed, &index).map_err(|why| {
             reject_group();
-            Box::new(reject(source, &entry, why))
+            Box::new(RejectedEntry::of(&source.name, &entry, why))
         })?;
         Ok(entry)
     });
     let mut read = SourceRead {
         server: raw.server,
+        lacks_sentinel,
         marks: Marks { ids: numbers.decided(), ..*raw.marks },
         labels: labels(source),
         behind: raw.behind.into_iter().collect(),
@@ -135,7 +138,9 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             Ok(entry) => read.entries.push(entry),
             Err(rejected) => {
                 let groups = candidate.id.as_ref().and_then(|id| closed.gids.get(id)).cloned().unwrap_or_default();
-                let held = Held { created: reading_of(candidate.kind).created(&candidate.raw), groups };
+                let reading = reading_of(candidate.kind);
+                let created = reading.created(&candidate.raw);
+                let held = Held { created, groups, ssh_keys: reading.ssh_keys(candidate.kind, &candidate.raw) };
                 read.held.insert(rejected.dn.clone(), held);
                 read.rejected.push(*rejected);
             }
@@ -217,7 +222,7 @@ fn reading<'a>(
         source: &source.name,
         attributes: &source.attributes,
         strip_prefix: source.tree(kind).and_then(|tree| tree.strip_prefix.as_deref()),
-        id_from_dn: matches!(source.kind, SourceKind::Ldif(_)),
+        id_from_dn: source.id_from_dn(),
         numbers,
         rules,
     }
@@ -322,19 +327,6 @@ fn complete(entry: &mut Entry, groups: &[&Dn], closed: &Closed<'_>, index: &Inde
     Ok(())
 }
 
-fn reject(source: &SourceConfig, entry: &Entry, why: String) -> RejectedEntry {
-    RejectedEntry {
-        source: source.name.clone(),
-        kind: entry.kind,
-        dn: entry.dn.clone(),
-        name: Some(entry.name.clone()),
-        id: Some(entry.id.clone()),
-        disabled: entry.disabled.clone(),
-        why,
-        reason: None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -346,7 +338,7 @@ mod tests {
 
     use super::*;
     use crate::ldif;
-    use crate::source::{LdapConfig, LdifConfig, Preset, SidMapping};
+    use crate::source::{LdapConfig, LdifConfig, Preset, SidMapping, SourceKind};
 
     const SITE: &str = "\
 dn: uid=alice,ou=people,dc=x\nobjectClass: posixAccount\nuid: alice\nuidNumber: 2001\ngidNumber: 500\nentryUUID: a\n

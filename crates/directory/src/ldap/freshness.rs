@@ -13,15 +13,14 @@ use ldap3::{Ldap, Scope, SearchOptions, SearchResult};
 use tokio::time::timeout;
 
 use super::active_directory::Controller;
-use super::connection::{ReadError, meaning};
-use super::raw;
+use super::connection::{ReadError, search};
 use crate::entry::assemble::KINDS;
 use crate::entry::raw::RawEntry;
 use crate::source::{LdapConfig, SourceConfig};
 
 /// The time of an entry's last change: OpenLDAP's attribute, and the one of other servers. `whenChanged` is not used,
 /// because each domain controller has its own value.
-pub(super) const STAMPS: [&str; 2] = ["entryCSN", "modifyTimestamp"];
+pub(crate) const STAMPS: [&str; 2] = ["entryCSN", "modifyTimestamp"];
 /// Returns the attributes with the time of the last change that are requested of each entry of `source`.
 pub(super) fn stamps(source: &SourceConfig) -> impl Iterator<Item = String> {
     STAMPS.iter().filter(|_| !source.attributes.windows).map(|stamp| (*stamp).to_owned())
@@ -49,13 +48,15 @@ async fn shown(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> R
     }
     for (context, suffix) in contexts(ldap, source, config.timeout).await? {
         let entries = found(ldap, &context, "(objectClass=*)", &[CONTEXT_CSN], config.timeout).await?;
-        for csn in entries.iter().flat_map(|entry| entry.texts(CONTEXT_CSN)) {
-            if let (Some(stamp), Some(id)) = (Stamp::parse(csn), server_id(csn)) {
-                marks.changes.insert(format!("{} {id}", suffix.canonical()), stamp);
-            }
-        }
+        marks.changes.extend(entries.iter().flat_map(|entry| newest_changes(entry, &suffix)));
     }
     Ok(marks)
+}
+
+/// Returns the times in the `contextCSN` of the entry at `suffix`, by suffix and server id.
+pub(crate) fn newest_changes<'e>(entry: &'e RawEntry, suffix: &'e Dn) -> impl Iterator<Item = (String, Stamp)> + 'e {
+    let one = move |csn: &str| Some((format!("{} {}", suffix.canonical(), server_id(csn)?), Stamp::parse(csn)?));
+    entry.texts(CONTEXT_CSN).filter_map(one)
 }
 
 /// Returns the databases of a server that hold a tree of `source`: their suffixes, as text and parsed.
@@ -108,7 +109,7 @@ pub(super) async fn has_newer_entries(
     Ok(true)
 }
 
-/// Returns the whole `entryCSN` of an entry, because [`raw`] keeps only its time; `None` if the entry shows none.
+/// Returns the whole `entryCSN` of an entry, because [`super::raw`] keeps only its time; `None` if the entry shows none.
 fn raw_csn(entry: ldap3::asn1::StructureTag) -> Option<String> {
     let mut fields = entry.expect_constructed()?.into_iter().skip(1);
     let attribute = fields.next()?.expect_constructed()?.into_iter().next()?;
@@ -123,7 +124,7 @@ fn server_id(csn: &str) -> Option<&str> {
 
 /// Returns the times of the last change of the most recently changed `entries`, and of the entries that are already in
 /// `known`.
-pub(super) fn witnesses<'a>(
+pub(crate) fn witnesses<'a>(
     source: &SourceConfig,
     entries: impl Iterator<Item = &'a std::sync::Arc<RawEntry>>,
     known: &Marks,
@@ -172,15 +173,13 @@ async fn found(
     attributes: &[&str],
     limit: Duration,
 ) -> Result<Vec<RawEntry>, ReadError> {
-    let search = ldap.search(base, Scope::Base, filter, attributes.to_vec());
-    let SearchResult(items, answer) =
-        timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
-    if answer.rc != 0 {
-        tracing::debug!(base, why = meaning(&answer), "the server does not show its replication state");
-        return Ok(Vec::new());
+    match search(ldap, base, Scope::Base, filter, attributes, limit).await {
+        Err(ReadError::Answer(why)) => {
+            tracing::debug!(base, why, "the server does not show its replication state");
+            Ok(Vec::new())
+        }
+        found => found,
     }
-    let entries = items.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate());
-    entries.map(|item| raw(item.0, |_| ()).ok_or(ReadError::Unparsable)).collect()
 }
 
 #[cfg(test)]

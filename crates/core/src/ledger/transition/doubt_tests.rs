@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use jiff::{SignedDuration, Timestamp};
 
 use super::tests::policy;
-use super::{Transition, due, transition};
+use super::{ReadChanges, due, transition};
 use crate::identity::{AccountKind, DirectoryId, PosixIdentity};
 use crate::ledger::change::Change;
 use crate::ledger::doubt::Question;
@@ -16,9 +16,10 @@ use crate::plan::guard::{Bounds, approve, guard};
 use crate::plan::{Plan, Refusal};
 use crate::policy::Policy;
 use crate::snapshot::freshness::{Behind, Marks, Stamp};
+use crate::snapshot::held::Held;
 use crate::snapshot::named::MemberName;
-use crate::snapshot::proof::{Place, Proof};
-use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
+use crate::snapshot::proof::{EntryPlace, Proof};
+use crate::snapshot::{Completeness, DirectorySnapshot, Entry, RejectedEntry, Role, SourceRead};
 
 pub(super) const SOURCE: &str = "people";
 pub(super) const HOUR: i64 = 3600;
@@ -82,7 +83,7 @@ impl Story {
 
     pub(super) fn hears(&mut self, read: SourceRead) -> Vec<Refusal> {
         let snapshot = DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() };
-        let Transition { changes, events } = transition(&self.ledger, &snapshot, &self.policy, self.now);
+        let ReadChanges { changes, events } = transition(&self.ledger, &snapshot, &self.policy, self.now);
         for change in &changes {
             self.ledger.apply(change);
         }
@@ -195,6 +196,73 @@ fn a_partial_read_enables_nobody() {
     assert_eq!(story.account("p0").disabled, None);
 }
 
+/// Such an answer comes from another directory, or hides the marks of disabled accounts.
+#[test]
+fn an_answer_without_its_sentinels_adds_nothing_and_removes_nothing() {
+    let mut all = people(4);
+    all[0].disabled = Some("mark: yes".to_owned());
+    all.push(group("a", &[0, 1]));
+    let mut story = Story::begin(all.clone());
+    story.hears(SourceRead { marks: marks("20260901000000.0Z"), ..read(all.clone()) });
+    let mut other = all.clone();
+    other[0].disabled = None;
+    other[1].disabled = Some("mark: yes".to_owned());
+    other[2].ssh_keys = BTreeSet::from(["ssh-ed25519 other".to_owned()]);
+    other[3].name = "q3".to_owned();
+    other[4] = group("a", &[1, 2]);
+    other.extend([person(9), group("wheel", &[9])]);
+    let before = story.ledger.clone();
+    for _ in 0..48 {
+        let why = "sentinel not found".to_owned();
+        let shown = SourceRead { marks: marks("20260902000000.0Z"), lacks_sentinel: true, ..read(other.clone()) };
+        story.hears(SourceRead { completeness: Completeness::Partial { why }, ..shown });
+        story.later(HOUR);
+        let mut expected = before.accounts.clone();
+        for account in expected.values_mut().filter(|account| account.name == "p1") {
+            account.disabled = Some("mark: yes".to_owned());
+        }
+        assert_eq!(story.ledger.accounts, expected, "only a new mark is believed");
+        assert_eq!(story.ledger.marks, before.marks, "the right server is not behind another directory");
+    }
+    let why: Vec<&str> = story.ledger.rejected.iter().map(|rejected| rejected.why.as_str()).collect();
+    assert!(why.len() == 2 && why.iter().all(|why| why.contains("sentinel")), "{why:?}");
+    story.hears(SourceRead { marks: marks("20260902000000.0Z"), ..read(other) });
+    assert_eq!((story.ledger.rejected.len(), story.count(|account| account.name == "p9")), (0, 1));
+}
+
+#[test]
+fn a_rejected_entry_loses_the_ssh_keys_that_it_no_longer_shows() {
+    let keys = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+    let rejected = |names: &[&str], completeness: Completeness| {
+        let Entry { kind, dn, name, id, .. } = person(0);
+        let held = Held { ssh_keys: keys(names), ..Held::default() };
+        let entry = RejectedEntry {
+            source: SOURCE.to_owned(),
+            kind,
+            dn: dn.clone(),
+            name: Some(name),
+            id: Some(id),
+            disabled: None,
+            why: "no home".to_owned(),
+            reason: None,
+        };
+        let read = read(people(3).split_off(1));
+        SourceRead { rejected: vec![entry], held: BTreeMap::from([(dn, held)]), completeness, ..read }
+    };
+    let mut all = people(3);
+    all[0].ssh_keys = keys(&["good", "stolen"]);
+    let mut story = Story::begin(all);
+    let partial = Completeness::Partial { why: "size limit".to_owned() };
+    for (shown, completeness, expected) in [
+        (&["good"][..], partial, &["good", "stolen"][..]),
+        (&["good", "new"], Completeness::Complete, &["good"]),
+        (&[], Completeness::Complete, &[]),
+    ] {
+        story.hears(rejected(shown, completeness));
+        assert_eq!(story.account("p0").ssh_keys, keys(expected), "{shown:?}");
+    }
+}
+
 #[test]
 fn groups_that_become_empty_in_one_read_are_doubted_and_a_single_group_is_not() {
     let with = |groups: &[(&str, &[i64])]| {
@@ -299,7 +367,7 @@ fn five_people_with_new_ids_raise_a_doubt() {
     assert_eq!(story.count(|account| account.absence.is_some()), 8);
 }
 
-fn proved(mut read: SourceRead, id: &str, places: &[(&str, Place)]) -> SourceRead {
+fn proved(mut read: SourceRead, id: &str, places: &[(&str, EntryPlace)]) -> SourceRead {
     let servers = places.iter().map(|(server, place)| ((*server).to_owned(), place.clone())).collect();
     let proofs = if places.is_empty() {
         BTreeMap::new()
@@ -312,7 +380,7 @@ fn proved(mut read: SourceRead, id: &str, places: &[(&str, Place)]) -> SourceRea
 
 #[test]
 fn no_absence_is_due_before_every_server_was_asked() {
-    let there = || Place::Inside { dn: "uid=p0".to_owned() };
+    let there = || EntryPlace::Inside { dn: "uid=p0".to_owned() };
     let gone = |story: &mut Story| {
         for _ in 0..24 {
             story.hears(proved(read(people(3).split_off(1)), "u0", &[]));
@@ -334,19 +402,19 @@ fn no_absence_is_due_before_every_server_was_asked() {
         assert_eq!((asked(&story), is_due(&story)), (1, false));
         story
     };
-    let missing = |places: &[(&str, Place)]| proved(read(people(3).split_off(1)), "u0", places);
+    let missing = |places: &[(&str, EntryPlace)]| proved(read(people(3).split_off(1)), "u0", places);
     let mut story = begin();
     let refusals = story.hears(missing(&[]));
     assert!(!is_due(&story), "no server could be asked");
     assert!(refusals[0].to_string().contains("no server of people could be asked for p0 alone"), "{}", refusals[0]);
-    story.hears(missing(&[("a", Place::Nowhere), ("b", Place::Outside { dn: "uid=p0,ou=left".to_owned() })]));
+    story.hears(missing(&[("a", EntryPlace::Nowhere), ("b", EntryPlace::Outside { dn: "uid=p0,ou=left".to_owned() })]));
     assert!(is_due(&story) && story.events.contains(&"absence proved".to_owned()));
 
     let mut story = begin();
     story.hears(missing(&[("a", there()), ("b", there())]));
     assert_eq!(story.account("p0").absence, None, "a wrong read makes nobody absent");
 
-    for (freshest, other, due) in [(Place::Nowhere, there(), true), (there(), Place::Nowhere, false)] {
+    for (freshest, other, due) in [(EntryPlace::Nowhere, there(), true), (there(), EntryPlace::Nowhere, false)] {
         let mut story = begin();
         let mut refusals = Vec::new();
         for _ in 0..24 {
@@ -362,7 +430,7 @@ fn no_absence_is_due_before_every_server_was_asked() {
 
 #[test]
 fn the_servers_are_asked_once_for_an_account_that_was_never_served() {
-    let missing = |places: &[(&str, Place)]| proved(read(people(3).split_off(1)), "u0", places);
+    let missing = |places: &[(&str, EntryPlace)]| proved(read(people(3).split_off(1)), "u0", places);
     let asked = |story: &Story| {
         let snapshot = DirectorySnapshot { reads: vec![missing(&[])], ..DirectorySnapshot::default() };
         due(&story.ledger, &snapshot, &story.policy, story.now).remove(SOURCE).map_or(0, |due| due.len())
@@ -378,7 +446,7 @@ fn the_servers_are_asked_once_for_an_account_that_was_never_served() {
         let before = story.account("p0").absence;
         story.hears(SourceRead { unanswered: [DirectoryId("u0".to_owned())].into(), ..missing(&[]) });
         assert_eq!((story.account("p0").absence, asked(&story), story.ledger.doubts.len()), (before, 1, 0));
-        story.hears(missing(&[("a", Place::Nowhere)]));
+        story.hears(missing(&[("a", EntryPlace::Nowhere)]));
         assert!(story.events.contains(&"absence proved".to_owned()));
         for _ in 0..3 {
             story.later(HOUR);

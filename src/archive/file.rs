@@ -22,14 +22,14 @@ pub struct Archives {
 
 /// An archive file that was written and verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct VerifiedArchive {
     /// Hex SHA-256.
     pub digest: String,
     /// The size in bytes.
     pub bytes: u64,
 }
 
-impl Written {
+impl VerifiedArchive {
     /// Returns the ledger's record of this archive.
     #[must_use]
     pub fn row(self, about: About) -> Archive {
@@ -61,7 +61,7 @@ impl Archives {
     }
 
     /// Writes an archive with mode 0600, reads it back and compares it. The file gets its name after the comparison.
-    pub fn write(&self, file: &str, packed: &Packed) -> Result<Written, ArchiveError> {
+    pub fn write(&self, file: &str, packed: &Packed) -> Result<VerifiedArchive, ArchiveError> {
         let at = |path: &Path| {
             let path = path.to_owned();
             move |source| ArchiveError::File { path, source }
@@ -80,7 +80,7 @@ impl Archives {
         }
         fs::rename(&partial, &path).map_err(at(&path))?;
         File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(at(&self.folder))?;
-        Ok(Written { digest: digest(&read), bytes: read.len() as u64 })
+        Ok(VerifiedArchive { digest: digest(&read), bytes: read.len() as u64 })
     }
 
     /// Reads an archive, if its digest is the expected one.
@@ -111,10 +111,10 @@ impl Archives {
 
     /// Reads an archive whose digest is not in the ledger. Returns the archive's description of itself, and the file's
     /// digest and size.
-    pub fn found(&self, file: &str) -> Result<(About, Written), ArchiveError> {
+    pub fn found(&self, file: &str) -> Result<(About, VerifiedArchive), ArchiveError> {
         let path = self.path(file);
         let bytes = fs::read(&path).map_err(|source| ArchiveError::File { path, source })?;
-        let written = Written { digest: digest(&bytes), bytes: bytes.len() as u64 };
+        let written = VerifiedArchive { digest: digest(&bytes), bytes: bytes.len() as u64 };
         Ok((unpack(&bytes)?.about, written))
     }
 

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-pub use self::file::{Archives, Written};
+pub use self::file::{Archives, VerifiedArchive};
 pub use self::secret::{Identities, Recipient};
 use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKind};

@@ -35,7 +35,7 @@ pub use files::{SEAL_KEY, replace_as};
 pub use init::{Did, InitReport, InitRequest, Made, dry_run, init, take_over};
 pub use mark::generations::{KnownGenerations, Reserved};
 pub use mark::keeper::{Claim, MarkKeeper};
-pub use mark::{Found, MarkOwner};
+pub use mark::{FoundMark, MarkOwner};
 pub use own::{OWN_LIFETIME, Renewal, ended, follow, own_certificate, renew};
 pub use owner::{OWNER_KEY, OwnerWatch, Ownership, Said, must_be_same, owner, owner_and_said, watch_owner};
 pub use rights::{missing, role_rules};

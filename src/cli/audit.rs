@@ -9,7 +9,7 @@ use super::exit::{Exit, Failure};
 use super::output::{self, clean};
 use super::webhook::{cluster, site};
 use crate::bootstrap;
-use crate::bootstrap::webhook::audit::{Audit, Found, audit};
+use crate::bootstrap::webhook::audit::{Audit, BrokenRule, audit};
 
 pub(super) async fn run(context: &Context, arguments: &WebhookAudit) -> Result<Exit, Failure> {
     let settings = context.settings()?;
@@ -63,12 +63,12 @@ fn text(audit: &Audit) -> String {
 }
 
 /// Returns what would happen to a new object like this one.
-fn says(found: &Found) -> &'static str {
+fn says(found: &BrokenRule) -> &'static str {
     if found.excepted { "excepted" } else { found.broken.mode.as_str() }
 }
 
-fn line(found: &Found) -> String {
-    let Found { account, class: _, namespace, object, broken, excepted: _ } = found;
+fn line(found: &BrokenRule) -> String {
+    let BrokenRule { account, class: _, namespace, object, broken, excepted: _ } = found;
     let whose = if account.is_empty() { "nobody" } else { account.as_str() };
     format!(
         "{}  {}  {}/{}  {}: {}",
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn the_audit_counts_findings_and_lists_what_was_not_judged() {
         let broken = Broken { rule: "uid", mode: Mode::Warn, text: "as \u{1b}root".to_owned() };
-        let found = Found {
+        let found = BrokenRule {
             account: "tool:foo".to_owned(),
             class: "tool".to_owned(),
             namespace: "tool-foo".to_owned(),
@@ -98,7 +98,7 @@ mod tests {
             broken,
             excepted: false,
         };
-        let excepted = Found { excepted: true, ..found.clone() };
+        let excepted = BrokenRule { excepted: true, ..found.clone() };
         let said = text(&Audit {
             namespaces: 1,
             objects: 3,

@@ -255,10 +255,7 @@ pub(super) fn more(command: &str) -> String {
             listed(&mut text, typed, what);
         }
     }
-    text.push_str(".SH FILES\n");
-    for (file, what) in FILES {
-        listed(&mut text, file, what);
-    }
+    files(&mut text);
     text.push_str(".SH SEE ALSO\n");
     let related = RELATED.iter().find(|(name, _)| *name == command).map_or(&[][..], |(_, related)| related);
     let parent = (!command.is_empty()).then_some("bursar (1)");
@@ -281,6 +278,13 @@ fn is_about(typed: &str, command: &str) -> bool {
 
 fn listed(text: &mut String, head: &str, what: &str) {
     let _ = write!(text, ".TP\n\\fB{}\\fR\n{}\n", escaped(head), escaped(what));
+}
+
+fn files(text: &mut String) {
+    text.push_str(".SH FILES\n");
+    for (file, what) in FILES {
+        listed(text, file, what);
+    }
 }
 
 /// Escapes text for roff.
@@ -306,10 +310,7 @@ fn daemon() -> String {
     text.push_str(".SH EXAMPLES\n");
     listed(&mut text, "systemctl enable --now bursard", "starts the daemon, now and at boot");
     listed(&mut text, "journalctl -u bursard", "shows the daemon's log");
-    text.push_str(".SH FILES\n");
-    for (file, what) in FILES {
-        listed(&mut text, file, what);
-    }
+    files(&mut text);
     text.push_str(
         ".SH SEE ALSO\n.BR bursar (1),\n.BR bursar\\-homed (8),\n.BR bursar.toml (5),\n/usr/share/doc/bursar\n",
     );
@@ -374,10 +375,7 @@ fn configuration() -> String {
     text.push_str(".fi\n.SH EXAMPLES\n");
     listed(&mut text, "bursar check", "lists all errors in the configuration");
     listed(&mut text, "sudo bursar plan --config new.toml", "shows what another configuration would change");
-    text.push_str(".SH FILES\n");
-    for (file, what) in FILES {
-        listed(&mut text, file, what);
-    }
+    files(&mut text);
     text.push_str(".SH SEE ALSO\n.BR bursar (1),\n.BR bursard (8)\n");
     text
 }

@@ -109,7 +109,29 @@ fn reads_named_ledger(command: &Command) -> bool {
         | Command::Completions { .. }
         | Command::Man(_)
         | Command::Names { .. } => true,
-        _ => false,
+        Command::Init(_)
+        | Command::Check
+        | Command::Doctor
+        | Command::Plan(_)
+        | Command::Sync(_)
+        | Command::Revoke(_)
+        | Command::Ensure(_)
+        | Command::Suspend(_)
+        | Command::Resume(_)
+        | Command::Hold(_)
+        | Command::Release(_)
+        | Command::Home(_)
+        | Command::Quota(_)
+        | Command::Exception(_)
+        | Command::Approve { .. }
+        | Command::Adopt(_)
+        | Command::Directory(_)
+        | Command::Archive(_)
+        | Command::Takeover(_)
+        | Command::Uninstall(_)
+        | Command::Webhook(_)
+        | Command::Approver(_)
+        | Command::Ledger(_) => false,
     }
 }
 

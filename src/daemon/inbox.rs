@@ -11,8 +11,8 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::control::api::Status;
 use crate::control::server::Request;
-use crate::orders::request::Refusal;
-use crate::runtime::{Progress, Runtime, Work};
+use crate::orders::request::RequestRefusal;
+use crate::runtime::{Runtime, StepCounter, Work};
 use crate::store::StoreError;
 use crate::store::backup::Backup;
 
@@ -140,7 +140,7 @@ impl Inbox {
         }
         if request.is_open_to_all() && is_full(&self.waiting) {
             let text = "too many requests wait for the end of a cycle; try again in a minute".to_owned();
-            return request.refuse(Refusal { exit_code: 75, text });
+            return request.refuse(RequestRefusal { exit_code: 75, text });
         }
         self.waiting.push_back(Event::Asked(request));
     }
@@ -213,7 +213,7 @@ struct Alive {
 }
 
 impl Alive {
-    fn check(&mut self, progress: &Progress) -> Result<(), Refusal> {
+    fn check(&mut self, progress: &StepCounter) -> Result<(), RequestRefusal> {
         if progress.steps() != self.steps {
             *self = Self { steps: progress.steps(), since: now() };
         }
@@ -221,7 +221,7 @@ impl Alive {
             return Ok(());
         }
         let text = format!("the cycle hangs: none of its steps ended in {} minutes", HANGS.as_secs() / 60);
-        Err(Refusal { exit_code: 69, text })
+        Err(RequestRefusal { exit_code: 69, text })
     }
 }
 

@@ -11,7 +11,7 @@ use super::signing::SigningError;
 use crate::archive::ArchiveError;
 use crate::bootstrap::AccessError;
 use crate::bootstrap::daemon_admission_policy::RULE;
-use crate::desired::{HomeTarget, credential};
+use crate::desired::{DesiredHome, credential};
 use crate::errors::chain;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
@@ -205,7 +205,7 @@ impl StepError {
     /// Whether `home`, which was a mount point itself, is missing: the folder does not exist, and nothing is mounted
     /// there.
     #[must_use]
-    pub fn misses(&self, home: &HomeTarget) -> bool {
+    pub fn misses(&self, home: &DesiredHome) -> bool {
         matches!(self, Self::Home(HomedClientError::Home(HomeError::MissingPrefix { prefix })) if *prefix == home.home)
     }
 

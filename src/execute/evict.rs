@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashSet};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::listing::{Extent, when_in_force};
+use super::listing::{ListedPart, when_in_force};
 use super::request::{ApiAnswer, ApiServer, Ask, RequestError};
 use super::tenant::{Done, TenantExecution};
 use super::{ClusterEffects, StepError};
@@ -61,7 +61,8 @@ impl TenantExecution<'_> {
         // Recorded before the listing, which may fail: the names are kept nowhere else.
         done.events.push(self.event("evicted", self.cause().1, detail.clone()));
         if let Some(since) = since {
-            let changed = touched(&self.listed(effects, namespace, Extent::Metadata, done).await?, since, &self.ours());
+            let changed =
+                touched(&self.listed(effects, namespace, ListedPart::Metadata, done).await?, since, &self.ours());
             detail["secrets"] = json!([]);
             detail["since"] = json!(since);
             detail["changed"] = json!(changed);

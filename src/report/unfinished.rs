@@ -12,7 +12,7 @@ use crate::desired::{Groups, classes_by};
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::kinds::Stage;
 use crate::ledger::{Account, FOREIGN, Failure, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
-use crate::orders::request::Refusal;
+use crate::orders::request::RequestRefusal;
 use crate::plan::guard::COMPLETENESS;
 use crate::policy::{Policy, Realm};
 
@@ -101,10 +101,11 @@ pub fn in_realm<'a>(
 
 /// Returns which orders in `answer` the cycle did not finish, each with its exit code.
 #[must_use]
-pub fn after(report: &CycleReport, answer: &OrderAnswer) -> Vec<Refusal> {
+pub fn after(report: &CycleReport, answer: &OrderAnswer) -> Vec<RequestRefusal> {
     let OrderAnswer { ordered, of_access, .. } = answer;
     let unfinished = report.unfinished.iter().filter(|one| ordered.contains(&one.account));
-    let waiting = unfinished.map(|one| Refusal { exit_code: if one.refused { 3 } else { 1 }, text: one.to_string() });
+    let waiting =
+        unfinished.map(|one| RequestRefusal { exit_code: if one.refused { 3 } else { 1 }, text: one.to_string() });
     let said: BTreeSet<&AccountName> = report.unfinished.iter().map(|one| &one.account).collect();
     let failing = report.failing.iter().filter(|it| ordered.contains(&it.account) && !said.contains(&it.account));
     // A foreign object waits for `bursar adopt`; the order has nothing of ours to change.
@@ -112,7 +113,7 @@ pub fn after(report: &CycleReport, answer: &OrderAnswer) -> Vec<Refusal> {
     // A failing home does not make an order about a quota unfinished.
     let failing =
         failing.filter(|failing| of_access.contains(&failing.account) || Failure::is_of_objects(&failing.step));
-    let failing = failing.map(|failing| Refusal {
+    let failing = failing.map(|failing| RequestRefusal {
         exit_code: 1,
         text: format!("{}: {} in {}: {}", failing.account, failing.step, failing.cluster, failing.reason),
     });

@@ -311,4 +311,4 @@ fn not_behind(cluster: &ClusterName, proven: Option<u64>, last: u64) -> Result<(
 }
 
 /// A cluster with its answer, or with the reason why there is none.
-pub(super) type Answer<T> = (ClusterName, Result<T, String>);
+pub(super) type OfCluster<T> = (ClusterName, Result<T, String>);

@@ -40,7 +40,7 @@ pub(super) struct Confinement {
     expected: Option<(Said, Vec<Expected>)>,
     /// Whether `expected` was made from an older configuration.
     is_outdated: bool,
-    asking: Option<Asking<Result<Answer, AccessError>>>,
+    asking: Option<Asking<Result<ConfinementFact, AccessError>>>,
     /// The version of the watch that was compared last.
     compared: Option<u64>,
     /// The differences from `expected`; `None` if the watch has not shown every object yet.
@@ -213,7 +213,7 @@ impl Clusters {
 }
 
 /// The answer to a question about the confinement.
-enum Answer {
+enum ConfinementFact {
     /// Whether the server has mutating admission policies.
     Mutates(bool),
     /// The objects that should exist for these choices, and why this host could make itself the cluster's
@@ -237,7 +237,7 @@ async fn look(
     let said = owner.said();
     if confinement.mutates.is_none() {
         let client = client.clone();
-        confinement.ask(changed, async move { Ok(Answer::Mutates(webhook::mutates(&client).await?)) });
+        confinement.ask(changed, async move { Ok(ConfinementFact::Mutates(webhook::mutates(&client).await?)) });
         let Some(()) = confinement.take_answer(patience).await? else { return Ok(None) };
     }
     let Some(mutates) = confinement.mutates else { return Ok(None) };
@@ -261,7 +261,7 @@ async fn look(
         let (client, said, request) = (client.clone(), said.clone(), OwnedRequest::of(context, cluster));
         confinement.ask(changed, async move {
             let (expected, ways) = confinement::expected(&client, request.borrowed(), &said).await?;
-            Ok(Answer::Expected(Box::new(said), expected, ways))
+            Ok(ConfinementFact::Expected(Box::new(said), expected, ways))
         });
         confinement.take_answer(patience).await?;
     }
@@ -284,7 +284,8 @@ async fn look(
     if confinement.breaches.is_some() && (confinement.compared != Some(version) || confinement.bites.is_none()) {
         confinement.bites = None;
         let client = client.clone();
-        confinement.ask(changed, async move { Ok(Answer::Probed(version, confinement::probe(&client).await?)) });
+        confinement
+            .ask(changed, async move { Ok(ConfinementFact::Probed(version, confinement::probe(&client).await?)) });
         let Some(()) = confinement.take_answer(patience).await? else { return Ok(None) };
     }
     Ok(Some(confinement.breaches.iter().flatten().any(|breach| breach.repairable)))
@@ -295,7 +296,7 @@ impl Confinement {
     fn ask(
         &mut self,
         changed: &Arc<Notify>,
-        question: impl Future<Output = Result<Answer, AccessError>> + Send + 'static,
+        question: impl Future<Output = Result<ConfinementFact, AccessError>> + Send + 'static,
     ) {
         self.asking.get_or_insert_with(|| Asking::begin(question, changed));
     }
@@ -304,11 +305,11 @@ impl Confinement {
     async fn take_answer(&mut self, patience: Duration) -> Result<Option<()>, AccessError> {
         let Some(answer) = Asking::answer(&mut self.asking, Some(patience)).await else { return Ok(None) };
         match answer? {
-            Answer::Mutates(mutates) => self.mutates = Some(mutates),
-            Answer::Expected(said, expected, ways) => {
+            ConfinementFact::Mutates(mutates) => self.mutates = Some(mutates),
+            ConfinementFact::Expected(said, expected, ways) => {
                 (self.expected, self.ways, self.is_outdated) = (Some((*said, expected)), ways, false);
             }
-            Answer::Probed(version, probed) => (self.compared, self.bites) = (Some(version), Some(probed)),
+            ConfinementFact::Probed(version, probed) => (self.compared, self.bites) = (Some(version), Some(probed)),
         }
         Ok(Some(()))
     }

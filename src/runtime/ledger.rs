@@ -16,7 +16,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{CredentialKey, Failure, LedgerState};
 use crate::orders::request::{Evict, OrderRequest};
-use crate::orders::{self, Written};
+use crate::orders::{self, RecordedOrders};
 use crate::plan::credential::next_look;
 use crate::policy::Policy;
 use crate::store::backup::{self, Backup};
@@ -261,7 +261,7 @@ pub async fn write_down(
     requests: &[OrderRequest],
     now: Timestamp,
 ) -> Result<OrderAnswer, StoreError> {
-    let Written { changes, events, texts, ordered, of_access, refused } =
+    let RecordedOrders { changes, events, texts, ordered, of_access, refused } =
         orders::write_all(store.state(), policy, actor, requests, now);
     store.write(lock, &changes, &events, now).await?;
     let revoked = requests.iter().filter_map(|request| match request {

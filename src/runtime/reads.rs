@@ -40,7 +40,7 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Reads {
     tasks: Mutex<BTreeMap<String, Reading>>,
-    answers: Arc<Answers>,
+    answers: Arc<FinishedReads>,
 }
 
 struct Reading {
@@ -71,7 +71,7 @@ impl Terms {
     }
 }
 
-struct Answer {
+struct FinishedRead {
     terms: Arc<Terms>,
     at: Instant,
     /// What the server had pushed when the read began.
@@ -80,15 +80,15 @@ struct Answer {
 }
 
 #[derive(Default)]
-struct Answers {
-    reads: Mutex<BTreeMap<String, Answer>>,
+struct FinishedReads {
+    reads: Mutex<BTreeMap<String, FinishedRead>>,
     come: Notify,
     /// Whether a cycle waits for answers.
     attended: AtomicBool,
 }
 
 /// What a read needs.
-pub(super) struct Question<'a> {
+pub(super) struct ReadRequest<'a> {
     /// The source as configured.
     pub(super) asked: &'a SourceConfig,
     /// The source as it is read, with the users that Bursar made in its realm.
@@ -120,8 +120,8 @@ impl Reads {
     }
 
     /// Begins to read a source, unless such a read is in progress. A full read replaces a read of changes.
-    pub(super) fn begin(&self, question: Question<'_>) {
-        let Question { asked, source, pass, known, policy, now, changed } = question;
+    pub(super) fn begin(&self, question: ReadRequest<'_>) {
+        let ReadRequest { asked, source, pass, known, policy, now, changed } = question;
         let name = source.name.clone();
         let answered = self.has_answered(&name);
         let mut tasks = self.tasks.lock();
@@ -147,7 +147,7 @@ impl Reads {
             let at = self::now();
             let of = |read: SourceRead| {
                 let (terms, pushed) = (Arc::clone(&made_by), pushed.clone());
-                (read.source.clone(), Answer { terms, at, pushed, read })
+                (read.source.clone(), FinishedRead { terms, at, pushed, read })
             };
             answers.reads.lock().extend(snapshot.reads.into_iter().map(of));
             answers.come.notify_one();
@@ -208,10 +208,10 @@ impl Reads {
 }
 
 /// A cycle waits for answers until this value is dropped.
-struct Attended<'a>(&'a Answers);
+struct Attended<'a>(&'a FinishedReads);
 
 impl<'a> Attended<'a> {
-    fn by(answers: &'a Answers) -> Self {
+    fn by(answers: &'a FinishedReads) -> Self {
         answers.attended.store(true, Ordering::Relaxed);
         Self(answers)
     }
@@ -258,10 +258,10 @@ pub(super) mod tests {
         }
     }
 
-    fn question(asked: &SourceConfig, pass: Pass, policy: Policy) -> Question<'_> {
+    fn question(asked: &SourceConfig, pass: Pass, policy: Policy) -> ReadRequest<'_> {
         let known = Known::from([("people".to_owned(), LastRead::default())]);
         let (source, changed) = (asked.clone(), Arc::default());
-        Question { asked, source, pass, known, policy, now: Timestamp::UNIX_EPOCH, changed }
+        ReadRequest { asked, source, pass, known, policy, now: Timestamp::UNIX_EPOCH, changed }
     }
 
     #[tokio::test]
@@ -273,7 +273,7 @@ pub(super) mod tests {
         reads.begin(question(&asked, Pass::Once, before.clone()));
         let answer = |policy: &Policy| {
             let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
-            let answer = Answer { terms: Arc::new(Terms::of(&asked, policy)), at: now(), pushed: None, read };
+            let answer = FinishedRead { terms: Arc::new(Terms::of(&asked, policy)), at: now(), pushed: None, read };
             reads.answers.reads.lock().insert("people".to_owned(), answer);
         };
         answer(&before);
@@ -301,7 +301,8 @@ pub(super) mod tests {
             kept
         };
         let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
-        let answer = Answer { terms: Arc::new(Terms::of(&asked, &policy())), at: now(), pushed: Some(pushed()), read };
+        let answer =
+            FinishedRead { terms: Arc::new(Terms::of(&asked, &policy())), at: now(), pushed: Some(pushed()), read };
         reads.answers.reads.lock().insert("people".to_owned(), answer);
         assert!(!reads.is_behind(&asked, &cache));
         drop(pushed());
@@ -317,7 +318,7 @@ pub(super) mod tests {
         reads.begin(question(&slow, Pass::Once, policy()));
         let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
         let at = now().checked_sub(PATIENCE).expect("the host has run for two seconds");
-        let answer = Answer { terms: Arc::new(Terms::of(&asked, &policy())), at, pushed: None, read };
+        let answer = FinishedRead { terms: Arc::new(Terms::of(&asked, &policy())), at, pushed: None, read };
         reads.answers.reads.lock().insert("people".to_owned(), answer);
         let began = now();
         let wanted = BTreeSet::from(["people".to_owned(), "realm".to_owned()]);

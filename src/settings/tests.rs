@@ -764,6 +764,18 @@ fn the_shipped_file_has_the_defaults_of_the_code() {
 }
 
 #[test]
+fn the_shipped_file_describes_every_key_of_a_class() {
+    let text = shipped("bursar.toml");
+    for key in class::KEYS {
+        let (value, table) = (format!("{key} = "), format!(".{key}]"));
+        let mut lines = text.lines().map(|line| line.trim_start_matches(['#', ' ']));
+        let is_described =
+            |line: &str| line.starts_with(&value) || (line.starts_with("[class.") && line.contains(&table));
+        assert!(lines.any(is_described), "config/bursar.toml lacks {key}");
+    }
+}
+
+#[test]
 fn the_webhooks_rules_are_the_golden() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/admission");
     let text = std::fs::read_to_string(data.join("classes.toml")).expect("the file is readable");

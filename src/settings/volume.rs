@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use super::class::absolute;
 use super::profile::QUANTITY;
-use super::table::{Kind, Table};
+use super::table::{Table, ValueKind};
 use crate::identity::{AccountKind, is_dns_label};
 use crate::policy::{NfsVolume, Provisioned, Volume, VolumeKind};
 use crate::quantity::is_quantity;
 
-const ABSOLUTE: Kind = Kind("an absolute path", "\"/srv/project/{name}\"");
+const ABSOLUTE: ValueKind = ValueKind("an absolute path", "\"/srv/project/{name}\"");
 /// The access modes of Kubernetes.
 const ACCESS: [&str; 4] = ["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"];
 const OF_NFS: [&str; 3] = ["nfs", "options", "directory"];

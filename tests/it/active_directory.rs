@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use bursar::identity::AccountKind;
-use bursar::snapshot::proof::{Due, Place};
+use bursar::snapshot::proof::{Due, EntryPlace};
 use bursar::snapshot::{Completeness, DirectorySnapshot};
 use bursar_directory::entry::sid::Sid;
 use bursar_directory::source::{LdapConfig, Secret, SidMapping};
@@ -188,9 +188,9 @@ async fn an_absent_account_is_looked_up_by_its_guid() {
         let id = &all.entries.iter().find(|entry| entry.name == name).expect("the entry was read").id;
         proofs[id].servers[0].1.clone()
     };
-    assert!(matches!(place("lookup-stays"), Place::Inside { .. }));
-    assert!(matches!(place("lookup-moves"), Place::Outside { dn } if dn.contains("lookup-left")));
-    assert_eq!(place("lookup-goes"), Place::Nowhere);
+    assert!(matches!(place("lookup-stays"), EntryPlace::Inside { .. }));
+    assert!(matches!(place("lookup-moves"), EntryPlace::Outside { dn } if dn.contains("lookup-left")));
+    assert_eq!(place("lookup-goes"), EntryPlace::Nowhere);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -119,6 +119,20 @@ fn every_link_between_documents_leads_to_a_file() {
     }
 }
 
+#[test]
+fn every_admission_rule_says_what_it_does_not_prevent() {
+    let text = read(&root().join("docs/admission.md"));
+    let by_webhook = ["uid", "host", "images", "hosts", "annotations", "volumes", "claims", "lifetime"];
+    let by_api_server = ["services", "scheduling", "sysctls", "ingress", "claims.storage_classes", "hosts.fields"];
+    let named = by_webhook.into_iter().chain(by_api_server).map(|rule| format!("`{rule}`"));
+    let always = ["identity", "suspended", "ours", "scale", "approvals"].map(str::to_owned);
+    for rule in named.chain(always) {
+        let row = text.lines().find(|line| line.starts_with(&format!("| {rule} |")));
+        let cells: Vec<&str> = row.unwrap_or_else(|| panic!("{rule} has no row")).split(" | ").map(str::trim).collect();
+        assert!(cells.len() >= 3 && cells[2].trim_matches('|').len() > 10, "{rule}: {cells:?}");
+    }
+}
+
 /// Returns a ledger in which every gauge has a value.
 fn state() -> LedgerState {
     let at = Timestamp::UNIX_EPOCH;

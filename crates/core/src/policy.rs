@@ -49,7 +49,7 @@ pub struct Policy {
     pub networks: BTreeMap<String, NetworkProfile>,
     pub clusters: BTreeMap<ClusterName, Cluster>,
     pub limits: Limits,
-    pub lifecycle: Lifecycle,
+    pub lifecycle: LifecycleDelays,
     /// Folders that may contain homes.
     pub home_prefixes: Vec<PathBuf>,
     pub reapers: Reapers,
@@ -446,7 +446,7 @@ impl Policy {
 
 /// `[lifecycle]`: how long Bursar waits before each step in an account's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lifecycle {
+pub struct LifecycleDelays {
     /// How long an account must be absent from complete reads before it is suspended.
     pub absent_for: Duration,
     /// How long an account stays suspended before it is archived.

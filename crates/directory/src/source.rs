@@ -251,6 +251,23 @@ impl SourceConfig {
         }
     }
 
+    /// Whether servers can be asked about a single account.
+    #[must_use]
+    pub const fn has_servers(&self) -> bool {
+        match &self.kind {
+            SourceKind::Ldap(_) | SourceKind::Keycloak(_) => true,
+            SourceKind::Ldif(_) => false,
+        }
+    }
+
+    /// Whether the DN of an entry without an id is its id.
+    pub(crate) const fn id_from_dn(&self) -> bool {
+        match &self.kind {
+            SourceKind::Ldif(_) => true,
+            SourceKind::Ldap(_) | SourceKind::Keycloak(_) => false,
+        }
+    }
+
     /// Whether the server is asked to push each change at once.
     #[must_use]
     pub const fn persists(&self) -> bool {

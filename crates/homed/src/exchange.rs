@@ -96,6 +96,7 @@ pub(super) fn exchange<T, B>(
         let Some(content) = content else {
             return Ok(Exchanged { value, changed: false, overridden: overridden(&lock) });
         };
+        directory.limit(name, content.len() as u64)?;
         let temporary = directory.temporary(&content)?;
         if lock.is_none() {
             lock = Some(Lock::take(directory, name, temporary.made_at()?, patience)?);

@@ -71,7 +71,7 @@ async fn a_mark_that_was_readable_stays_known_if_one_read_is_refused() {
     let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
     let client = Client::try_from(config).expect("the configuration is valid");
     let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
-    keeper.take(Found::Hidden);
+    keeper.take(FoundMark::Hidden);
     assert!(keeper.covers(90) && !keeper.covers(91));
 }
 

@@ -436,9 +436,9 @@ fn classes() -> Vec<Value> {
 }
 
 /// Returns the validation that refuses to scale an object of a site manifest. A request for `/scale` shows no labels,
-/// so neither the webhook's selector nor its rules find these objects. The autoscaler of a tenant is refused too. If
-/// the class's own manifests contain an autoscaler, controllers outside the namespace may scale, because KEDA and
-/// others scale from zero themselves.
+/// so neither the webhook's selector nor its rules find these objects. The autoscaler of a tenant is refused too. If an
+/// autoscaler in the class's own manifests names the object, controllers outside the namespace may scale it, because
+/// KEDA and others scale from zero themselves.
 fn scale(exempt: &[String]) -> Value {
     let groups: Vec<String> =
         std::iter::once("system:nodes").chain(exempt.iter().map(String::as_str)).map(quoted).collect();
@@ -448,13 +448,20 @@ fn scale(exempt: &[String]) -> Value {
         "{user} == 'system:kube-controller-manager' || \
          ({user}.startsWith('{accounts}') && !{user}.startsWith('{accounts}' + request.namespace + ':'))"
     );
+    let is_ours = |first: &str| {
+        format!(
+            "['*', request.resource.resource].exists(plural, \
+             '{first}' + plural + '.' + request.resource.group + ' ' + request.name in variables.ours)"
+        )
+    };
     let expression = format!(
-        "!has(request.subResource) || request.subResource != 'scale' || !['*', request.resource.resource].exists(plural, \
-         plural + '.' + request.resource.group + ' ' + request.name in variables.ours) || {by_daemon} || \
+        "!has(request.subResource) || request.subResource != 'scale' || !{} || {by_daemon} || \
          {user} == 'system:apiserver' || \
          ({user}.startsWith('{system}') && {user} != '{system}horizontal-pod-autoscaler') || \
-         ('{AUTOSCALED}' in variables.ours && ({autoscaler})) || \
+         ({} && ({autoscaler})) || \
          (has(request.userInfo.groups) && request.userInfo.groups.exists(group, group in [{groups}]))",
+        is_ours(""),
+        is_ours(&format!("{AUTOSCALED} ")),
         by_daemon = by_the_daemon(),
         groups = groups.join(", "),
     );

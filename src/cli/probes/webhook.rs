@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::Finding;
 use crate::bootstrap::webhook::remembered::remembered;
-use crate::bootstrap::webhook::{self, ENDS_SOON, Found, Question, WebhookRequest};
+use crate::bootstrap::webhook::{self, ENDS_SOON, InstalledWebhook, Question, WebhookRequest};
 use crate::cli::context::ledger_of;
 use crate::desired::rules::unenforced;
 use crate::desired::server_rules::to_be_chosen;
@@ -83,7 +83,7 @@ enum Webhook {
         unenforced: Option<String>,
     },
     Installed {
-        found: Found,
+        found: InstalledWebhook,
         /// Whether the webhook has the rules of this configuration and ledger.
         is_given: bool,
         /// Which of `client_ca`, `client_name` and `api_server_cidrs` are not in force.

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Done, TenantExecution, rank};
-use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof};
+use crate::desired::{DesiredCredential, DesiredHome, DesiredNotice, Proof};
 use crate::errors::chain;
 use crate::execute::endpoint_probe::Old;
 use crate::execute::{ClusterEffects, StepError, home};
@@ -143,7 +143,7 @@ impl TenantExecution<'_> {
     async fn remove_kubeconfig(
         &self,
         face: Option<&Cluster>,
-        (host, home, reason): (&HostName, &HomeTarget, &Reason),
+        (host, home, reason): (&HostName, &DesiredHome, &Reason),
         notice: Option<&DesiredNotice>,
         done: &mut Done,
     ) -> Result<(), StepError> {
@@ -175,7 +175,7 @@ impl TenantExecution<'_> {
         &self,
         face: &Cluster,
         host: &HostName,
-        former: &HomeTarget,
+        former: &DesiredHome,
         reason: &Reason,
     ) -> Result<Event, StepError> {
         let place = (former, self.mount(host, former));
@@ -206,7 +206,7 @@ impl TenantExecution<'_> {
         CredentialKey::new(self.account.id.clone(), self.cluster.clone()).on(host)
     }
 
-    pub(super) fn mount(&self, host: &HostName, home: &HomeTarget) -> Option<std::path::PathBuf> {
+    pub(super) fn mount(&self, host: &HostName, home: &DesiredHome) -> Option<std::path::PathBuf> {
         let ledger = self.run.ledger;
         home::known_mount(ledger, ledger.deliveries.get(&self.key(host)), &home.home)
     }

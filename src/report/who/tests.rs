@@ -56,7 +56,7 @@ fn a_question_parses_from_its_own_text() {
 }
 
 fn served_by(world: &World, host: &str) -> (Vec<String>, Vec<String>) {
-    let mut found = Found::default();
+    let mut found = FoundAccounts::default();
     let classes = classes_of_namespaces(&world.ledger, &world.policy);
     served((&world.ledger, &world.policy), &classes, host, None, &mut found);
     (found.by.into_values().flatten().collect(), found.notes)

@@ -6,6 +6,7 @@ mod away;
 mod cases;
 mod clients;
 mod exceptions;
+mod fields;
 mod files;
 mod flood;
 mod installed;

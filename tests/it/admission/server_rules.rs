@@ -397,15 +397,16 @@ fn only_the_daemon_scales_objects_of_site_manifests() {
 }
 
 #[test]
-fn controllers_scale_objects_of_a_class_with_an_autoscaler_and_tenants_do_not() {
+fn controllers_scale_only_objects_that_an_autoscaler_of_the_class_names() {
     let site = Site::shared();
     let _meddler = prepare(&site);
     let mut deployment = pods(TRIAL, json!({})).swap_remove(1);
-    deployment["metadata"]["name"] = json!("queue-try");
     deployment["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "bursar"});
     deployment["spec"]["replicas"] = json!(0);
-    site.cluster.run(&["create", "-f", "-"], &deployment.to_string());
-    let scale = ["scale", "deployment", "queue-try", "-n", TRIAL, "--replicas=0"];
+    for name in ["queue-try", "fixed-try"] {
+        deployment["metadata"]["name"] = json!(name);
+        site.cluster.run(&["create", "-f", "-"], &deployment.to_string());
+    }
     let account = |namespace: &str, name: &str| format!("system:serviceaccount:{namespace}:{name}");
     for (user, may) in [
         (account("keda", "keda-operator"), true),
@@ -416,12 +417,16 @@ fn controllers_scale_objects_of_a_class_with_an_autoscaler_and_tenants_do_not() 
     ] {
         let role = ["create", "clusterrolebinding", "scales", "--clusterrole=cluster-admin", "--user", &user];
         site.cluster.run(&role, "");
-        let answer = site.kubectl_as(&[&format!("--as={user}")], &scale, "");
-        let is_refused = said(&answer).contains("deployments queue-try may not be scaled");
-        assert_eq!((answer.status.success(), is_refused), (may, !may), "{user}: {}", said(&answer));
+        // The autoscaler of the class names only one of the two.
+        for (name, may) in [("queue-try", may), ("fixed-try", false)] {
+            let scale = ["scale", "deployment", name, "-n", TRIAL, "--replicas=0"];
+            let answer = site.kubectl_as(&[&format!("--as={user}")], &scale, "");
+            let is_refused = said(&answer).contains(&format!("deployments {name} may not be scaled"));
+            assert_eq!((answer.status.success(), is_refused), (may, !may), "{user}: {}", said(&answer));
+        }
         site.cluster.run(&["delete", "clusterrolebinding", "scales"], "");
     }
-    site.cluster.run(&["delete", "deployment", "queue-try", "-n", TRIAL], "");
+    site.cluster.run(&["delete", "deployment", "queue-try", "fixed-try", "-n", TRIAL], "");
 }
 
 #[test]

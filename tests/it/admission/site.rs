@@ -112,10 +112,12 @@ impl Site {
             .replace("@CA@", &cluster.ca_pem.display().to_string());
         let deployment =
             |name: &str| format!("{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: '{name}'}}}}");
-        let autoscaler = "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: queue}}";
+        let autoscaler = "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: queue}, \
+            spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: 'queue-{name}'}}}";
         for (class, file, text) in [
             ("shop", "proxy.yaml", deployment("proxy-{name}")),
             ("trial", "queue.yaml", deployment("queue-{name}")),
+            ("trial", "fixed.yaml", deployment("fixed-{name}")),
             ("trial", "autoscaler.yaml", autoscaler.to_owned()),
         ] {
             let manifests = folder.path().join("manifests").join(class);

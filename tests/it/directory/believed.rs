@@ -8,7 +8,7 @@ use bursar::daemon;
 use bursar::identity::AccountKind;
 use bursar::ledger::LedgerState;
 use bursar::ledger::doubt::Question;
-use bursar::ledger::transition::{Transition, transition};
+use bursar::ledger::transition::{ReadChanges, transition};
 use bursar::plan::guard::{Bounds, approve, guard};
 use bursar::plan::{Plan, Refusal};
 use bursar::policy::Policy;
@@ -38,7 +38,7 @@ impl Story {
     async fn hears(&mut self) -> Vec<Refusal> {
         let (sources, now) = (std::slice::from_ref(&self.source), daemon::now());
         let snapshot = fetch(sources, &Pass::Once, &self.policy, now).await;
-        let Transition { changes, .. } = transition(&self.ledger, &snapshot, &self.policy, now);
+        let ReadChanges { changes, .. } = transition(&self.ledger, &snapshot, &self.policy, now);
         for change in &changes {
             self.ledger.apply(change);
         }

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use bursar_protocol::{Answer, Inspection, Notice, PlannedEntries, UserProof, Work};
+use bursar_protocol::{Answer, Inspection, PlannedEntries, SuspensionNotice, UserProof, Work};
 
 use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, test_delivery, write};
 
@@ -133,7 +133,7 @@ async fn objects_in_the_places_of_our_files_do_not_keep_our_key_in_the_home() {
         assert!(matches!(found, Ok(Answer::Inspected(Inspection { key_matches: true, .. }))), "{name}: {found:?}");
         let mut notice = entries("1");
         let [account, since, contact] = ["tool foo", "2026-05-03", "help@example.org"].map(str::to_owned);
-        notice.user.proof = UserProof::Notice(Notice { account, since, until: None, contact });
+        notice.user.proof = UserProof::Notice(SuspensionNotice { account, since, until: None, contact });
         let left = homed.ask(&target, write(notice)).await;
         assert!(matches!(left, Ok(Answer::Written(_))) && !says("client-key-data"), "{name}: {left:?}");
         homed.write(&target).await.expect("the home is writable");

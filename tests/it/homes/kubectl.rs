@@ -222,6 +222,32 @@ fn rustix_now() -> i64 {
 }
 
 #[tokio::test]
+async fn a_lock_of_any_age_is_waited_for_or_overridden() {
+    let homed = Homed::start(&["--deadline", "3s"]);
+    let now = SystemTime::now();
+    let ages = [0, 5, 30, 90, 3_600, 86_400, 366 * 86_400].map(Duration::from_secs);
+    let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).expect("the clock is after 1970");
+    let ask = async |age: Duration| {
+        let target = homed.home(&format!("age-{}", age.as_secs()));
+        let lock = locked(&target, Some(age));
+        let answer = homed.write(&target).await;
+        match answer {
+            Ok(Answer::Written(Written { overridden_lock: Some(found), .. })) if !lock.exists() => {
+                assert!(found.abs_diff(age.as_secs()) < 30, "{age:?}: {found}");
+                true
+            }
+            Err(error) if error.reason() == "in-use" && lock.exists() => false,
+            answer => panic!("{age:?}: {answer:?}"),
+        }
+    };
+    let ages = ages.into_iter().chain([since_1970]);
+    let answers = futures::future::join_all(ages.map(async |age| (age, ask(age).await))).await;
+    for (age, is_overridden) in answers {
+        assert_eq!(is_overridden, age > Duration::from_mins(1), "{age:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_lock_of_a_killed_worker_is_removed_by_the_next_request() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");

@@ -5,6 +5,8 @@ use std::process::Command;
 
 const DAEMON: &str = include_str!("../../../systemd/bursard.service");
 const HOMED: &str = include_str!("../../../systemd/bursar-homed.service");
+const WEBHOOK: &str = include_str!("../../../systemd/bursar-webhook.service");
+const APPROVER: &str = include_str!("../../../systemd/bursar-approver.service");
 const SOCKET: &str = include_str!("../../../systemd/bursar-homed.socket");
 const TMPFILES: &str = include_str!("../../../systemd/tmpfiles.d/bursar.conf");
 
@@ -20,8 +22,8 @@ fn exposure(unit: &str) -> u32 {
     number.replace('.', "").parse().unwrap_or_else(|_| panic!("{number}"))
 }
 
-/// Directives of both units, with their reasons.
-const BOTH: [(&str, &str); 17] = [
+/// Directives of all units, with their reasons.
+const ALL: [(&str, &str); 16] = [
     ("LimitCORE=0", "a core file would contain the keys that are in memory"),
     ("NoNewPrivileges=yes", "programs that it starts cannot gain rights"),
     ("PrivateDevices=yes", "it needs no devices, which give access to memory and disks"),
@@ -38,25 +40,37 @@ const BOTH: [(&str, &str); 17] = [
     ("MemoryDenyWriteExecute=yes", "memory that it has written cannot be executed"),
     ("SystemCallArchitectures=native", "the filter of system calls is for one architecture"),
     ("SystemCallFilter=@system-service", "it cannot use system calls that no service needs"),
-    ("Type=notify", "systemd knows when it works"),
 ];
 
-const OF_THE_DAEMON: [(&str, &str); 12] = [
-    ("User=bursar", "it is not root"),
-    ("ExecReload=/usr/bin/bursar check", "a reload fails if the configuration has errors"),
+/// Directives of the units that talk to the API server and never run as root.
+const ON_THE_NETWORK: [(&str, &str); 7] = [
     ("CapabilityBoundingSet=", "neither it nor a program that it starts has capabilities"),
     ("AmbientCapabilities=", "it inherits no capabilities either"),
     ("ProtectSystem=strict", "it may write only in its own folders"),
-    ("ReadWritePaths=/var/lib/bursar /run/bursar", "these are its own folders"),
     ("ProtectHome=yes", "only bursar-homed works in homes"),
     ("RestrictSUIDSGID=yes", "it cannot create a setuid program"),
     ("RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6", "no raw packets, no netlink"),
     ("SystemCallFilter=~@privileged @resources", "it needs no system calls of root"),
+];
+
+const OF_THE_DAEMON: [(&str, &str); 6] = [
+    ("Type=notify", "systemd knows when it works"),
+    ("User=bursar", "it is not root"),
+    ("ExecReload=/usr/bin/bursar check", "a reload fails if the configuration has errors"),
+    ("ReadWritePaths=/var/lib/bursar /run/bursar", "these are its own folders"),
     ("ProcSubset=all", "it reads /proc/PID/loginuid of clients of the control socket"),
     ("UMask=0027", "only the group may read the ledger"),
 ];
 
-const OF_HOMED: [(&str, &str); 11] = [
+/// Directives of the webhook and of the approver, beside their users.
+const OF_THE_WEBHOOK: [(&str, &str); 3] = [
+    ("ProcSubset=pid", "it needs nothing else of /proc"),
+    ("ProtectProc=invisible", "it need not see other users' processes"),
+    ("UMask=0077", "it makes no files for others"),
+];
+
+const OF_HOMED: [(&str, &str); 12] = [
+    ("Type=notify", "systemd knows when it works"),
     (
         "CapabilityBoundingSet=CAP_SETUID CAP_SETGID CAP_CHOWN CAP_KILL",
         "it becomes a home's owner, and cannot bypass file modes",
@@ -79,17 +93,25 @@ fn has(unit: &str, (directive, why): (&str, &str)) {
 
 #[test]
 fn each_unit_has_all_its_hardening_directives() {
-    for directive in BOTH {
-        has(DAEMON, directive);
-        has(HOMED, directive);
+    for unit in [DAEMON, HOMED, WEBHOOK, APPROVER] {
+        ALL.iter().for_each(|directive| has(unit, *directive));
+    }
+    for unit in [DAEMON, WEBHOOK, APPROVER] {
+        ON_THE_NETWORK.iter().for_each(|directive| has(unit, *directive));
+    }
+    for unit in [WEBHOOK, APPROVER] {
+        OF_THE_WEBHOOK.iter().for_each(|directive| has(unit, *directive));
     }
     for directive in OF_THE_DAEMON {
         has(DAEMON, directive);
     }
+    // A program with the daemon's user could read the daemon's keys, and the other way round.
+    has(WEBHOOK, ("User=bursar-webhook", "it is neither root nor the daemon"));
+    has(APPROVER, ("User=bursar-approver", "it is neither root nor the daemon"));
     for directive in OF_HOMED {
         has(HOMED, directive);
     }
-    for unit in [DAEMON, HOMED] {
+    for unit in [DAEMON, HOMED, WEBHOOK, APPROVER] {
         // In a user namespace, every client of a socket would appear as nobody, and uids would be unknown.
         assert!(!unit.contains("PrivateUsers="), "PrivateUsers= breaks the control socket's peer credentials");
     }
@@ -99,8 +121,9 @@ fn each_unit_has_all_its_hardening_directives() {
 
 #[test]
 fn the_exposure_of_the_units_is_low() {
-    assert!(exposure("bursar-homed.service") <= 20);
-    assert!(exposure("bursard.service") <= 20);
+    for unit in ["bursar-homed.service", "bursard.service", "bursar-webhook.service", "bursar-approver.service"] {
+        assert!(exposure(unit) <= 20, "{unit}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use x509_parser::asn1_rs::Tag;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::oid_registry::{
     OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_SIG_ED25519, OID_X509_COMMON_NAME,
@@ -52,6 +53,10 @@ pub fn parse_pem(pem: &[u8]) -> Result<Requested, String> {
     let info = &request.certification_request_info;
     let (mut names, mut organizations, mut serial_numbers) = (Vec::new(), Vec::new(), Vec::new());
     for attribute in info.subject.iter_attributes() {
+        // Go decodes other kinds of strings differently: a BMPString has two bytes for each character.
+        if ![Tag::Utf8String, Tag::PrintableString].contains(&attribute.attr_value().tag()) {
+            return Err(unreadable());
+        }
         let value = attribute.as_str().map_err(|_| unreadable())?.to_owned();
         let kind = attribute.attr_type();
         if *kind == OID_X509_COMMON_NAME {
@@ -92,4 +97,35 @@ fn der(pem: &[u8]) -> Option<Vec<u8>> {
     let pem = std::str::from_utf8(pem).ok()?;
     let body: String = pem.trim().strip_prefix(BEGIN)?.strip_suffix(END)?.split_ascii_whitespace().collect();
     BASE64.decode(body).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::string::{BmpString, Ia5String, PrintableString, TeletexString};
+    use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair};
+
+    use super::*;
+
+    fn named(name: impl Into<DnValue>) -> Result<String, String> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("ring makes a key");
+        let pem = params.serialize_request(&key).and_then(|request| request.pem()).expect("the parameters are valid");
+        parse_pem(pem.as_bytes()).map(|requested| requested.common_name)
+    }
+
+    #[test]
+    fn a_kind_of_string_that_go_decodes_differently_is_an_error() {
+        assert_eq!(named("tool:foo"), Ok("tool:foo".to_owned()));
+        let printable = PrintableString::try_from("tool:foo").expect("the text has printable characters only");
+        assert_eq!(named(DnValue::PrintableString(printable)), Ok("tool:foo".to_owned()));
+        // Go reads these eight bytes as four characters.
+        let of_two_bytes = BmpString::from_utf16be(b"tool:foo".to_vec()).expect("the bytes are UTF-16");
+        let teletex = TeletexString::try_from("tool:foo").expect("the text is ASCII");
+        let ia5 = Ia5String::try_from("tool:foo").expect("the text is ASCII");
+        for name in [DnValue::BmpString(of_two_bytes), DnValue::TeletexString(teletex), DnValue::Ia5String(ia5)] {
+            assert_eq!(named(name.clone()), Err(UNREADABLE.to_owned()), "{name:?}");
+        }
+    }
 }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::identity::{AccountId, AccountKind, ClusterName};
 use crate::json_text::JsonText;
 use crate::kinds::ObjectKey;
-use crate::ledger::{Account, LedgerState, Lifecycle as LifecycleState, Tenant};
-use crate::policy::{Class, Lifecycle, Policy, Provision, UidRange, When};
+use crate::ledger::{Account, LedgerState, Lifecycle, Tenant};
+use crate::policy::{Class, LifecycleDelays, Policy, Provision, UidRange, When};
 
 /// Directory groups by name, with nested groups resolved. Groups of several sources with the same name count as one.
 pub struct Groups<'a>(BTreeMap<&'a str, Vec<Group<'a>>>);
@@ -21,12 +21,12 @@ struct Group<'a> {
 impl<'a> Groups<'a> {
     /// Returns the groups of the ledger.
     #[must_use]
-    pub fn of(ledger: &'a LedgerState, lifecycle: &Lifecycle) -> Self {
+    pub fn of(ledger: &'a LedgerState, lifecycle: &LifecycleDelays) -> Self {
         Self::among(ledger.accounts.values().filter(|account| account.kind == AccountKind::Group), lifecycle)
     }
 
     /// Returns the groups among `accounts`.
-    pub(super) fn among(accounts: impl IntoIterator<Item = &'a Account>, lifecycle: &Lifecycle) -> Self {
+    pub(super) fn among(accounts: impl IntoIterator<Item = &'a Account>, lifecycle: &LifecycleDelays) -> Self {
         let mut groups: BTreeMap<&str, Vec<Group<'_>>> = BTreeMap::new();
         for account in accounts {
             let gone = super::life::is_absent(account, lifecycle);
@@ -110,7 +110,7 @@ pub fn groups_without_uid<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Ve
         return Vec::new();
     }
     let groups = Groups::of(ledger, &policy.lifecycle);
-    let live = |state| matches!(state, LifecycleState::New | LifecycleState::Active);
+    let live = |state| matches!(state, Lifecycle::New | Lifecycle::Active);
     let accounts = ledger.accounts.values();
     let without =
         accounts.filter(|account| account.kind == AccountKind::Group && account.posix.is_none() && live(account.state));

@@ -126,30 +126,46 @@ fn of_class(name: &str, class: &Class, mode: Mode, unchosen: Mode) -> Vec<(Strin
     entries
 }
 
-/// The word for a class that has its own autoscaler.
+/// The first word for an object that an autoscaler of the class scales.
 pub const AUTOSCALED: &str = "autoscaled";
 
 /// Returns the objects of site manifests that may have the subresource `/scale`, such as `deployments.apps proxy`,
-/// because a request for `/scale` does not show the object's labels. For kinds that Kubernetes does not define, only
-/// the API group is known.
+/// because a request for `/scale` does not show the object's labels; and the targets of their autoscalers, such as
+/// `autoscaled deployments.apps proxy`. For kinds that Kubernetes does not define, only the API group is known.
 fn scalable(class: &Class) -> Vec<String> {
     let words = class.manifests.iter().filter_map(|manifest| {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let (version, kind, name) =
-            (text(&manifest["apiVersion"]), text(&manifest["kind"]), &manifest["metadata"]["name"]);
-        let group = version.split_once('/').map_or("", |(group, _)| group);
-        let plural = match (group, &*kind) {
-            ("apps", "Deployment") => "deployments",
-            ("apps", "ReplicaSet") => "replicasets",
-            ("apps", "StatefulSet") => "statefulsets",
-            ("", "ReplicationController") => "replicationcontrollers",
-            ("autoscaling" | "keda.sh", _) => return Some(AUTOSCALED.to_owned()),
-            (group, _) if group.contains('.') && !group.ends_with(".k8s.io") => "*",
-            _ => return None,
-        };
-        Some(format!("{plural}.{group} {}", text(name)))
+        let named = &manifest["metadata"]["name"];
+        match group(manifest) {
+            "autoscaling" | "keda.sh" => {
+                let target = &manifest["spec"]["scaleTargetRef"];
+                Some(format!("{AUTOSCALED} {}", scaled(target, &target["name"])?))
+            }
+            _ => scaled(manifest, named),
+        }
     });
     words.collect()
+}
+
+fn group(of: &Value) -> &str {
+    of["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group)
+}
+
+/// Returns the words for an object with the `apiVersion` and kind in `of`. KEDA takes a target without them for a
+/// Deployment.
+fn scaled(of: &Value, name: &Value) -> Option<String> {
+    let (group, kind) = match of["kind"].as_str() {
+        Some(kind) => (group(of), kind),
+        None => ("apps", "Deployment"),
+    };
+    let plural = match (group, kind) {
+        ("apps", "Deployment") => "deployments",
+        ("apps", "ReplicaSet") => "replicasets",
+        ("apps", "StatefulSet") => "statefulsets",
+        ("", "ReplicationController") => "replicationcontrollers",
+        (group, _) if group.contains('.') && !group.ends_with(".k8s.io") => "*",
+        _ => return None,
+    };
+    Some(format!("{plural}.{group} {}", name.as_str()?))
 }
 
 fn words(
@@ -180,6 +196,8 @@ fn lines(words: impl IntoIterator<Item = impl ToString>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::plan::testing::{policy, prod};
 
@@ -220,17 +238,22 @@ mod tests {
 
     #[test]
     fn the_rule_on_scales_of_site_manifests_is_always_enforced() {
-        let manifest = |version: &str, kind: &str| serde_json::json!({"apiVersion": version, "kind": kind, "metadata": {"name": "proxy-{name}"}});
+        let manifest = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": {"name": "proxy-{name}"}});
+        let autoscaler = |version: &str, target: Value| json!({"apiVersion": version, "kind": "Autoscaler", "spec": {"scaleTargetRef": target}});
         let data = of(Mode::Audit, |class| {
             class.manifests = vec![
                 manifest("apps/v1", "Deployment"),
                 manifest("apps/v1", "DaemonSet"),
                 manifest("networking.k8s.io/v1", "Ingress"),
                 manifest("example.org/v1", "Widget"),
-                manifest("autoscaling/v2", "HorizontalPodAutoscaler"),
+                autoscaler("autoscaling/v2", json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db"})),
+                autoscaler("keda.sh/v1alpha1", json!({"name": "proxy-{name}"})),
+                autoscaler("keda.sh/v1alpha1", json!({"apiVersion": "example.org/v1", "kind": "Widget", "name": "w"})),
+                manifest("keda.sh/v1alpha1", "TriggerAuthentication"),
             ];
         });
-        let ours = "deployments.apps proxy-{name}\n*.example.org proxy-{name}\nautoscaled";
+        let ours = "deployments.apps proxy-{name}\n*.example.org proxy-{name}\nautoscaled statefulsets.apps db\n\
+                    autoscaled deployments.apps proxy-{name}\nautoscaled *.example.org w";
         assert_eq!(data[&Mode::Enforce].get("tool.ours").map(String::as_str), Some(ours));
         assert!(data[&Mode::Enforce].contains_key("tool.namespace") && !data[&Mode::Audit].contains_key("tool.ours"));
     }

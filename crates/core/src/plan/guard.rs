@@ -15,7 +15,7 @@ use super::budget::BUDGETS;
 use super::confine::confine;
 use super::hold::keeps;
 use super::limit_usage::{LimitUse, near_limits};
-use super::pace::{Paced, Progress, pace};
+use super::pace::{Paced, PolicyProgress, pace};
 use super::realm::guard::is_of_realm;
 use super::reaper::{Waiting, cap};
 use super::subjects::without_refused_returns;
@@ -252,8 +252,8 @@ impl ApprovedPlan {
 
     /// Returns the progress of policy changes after this plan.
     #[must_use]
-    pub fn progress(&self, ledger: &LedgerState) -> Vec<Progress> {
-        self.paced.under_way.iter().map(|(class, pace)| Progress::of_class(class, pace, ledger)).collect()
+    pub fn progress(&self, ledger: &LedgerState) -> Vec<PolicyProgress> {
+        self.paced.under_way.iter().map(|(class, pace)| PolicyProgress::of_class(class, pace, ledger)).collect()
     }
 
     /// Returns the pods and accounts that the reapers leave to later cycles.

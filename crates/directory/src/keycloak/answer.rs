@@ -43,14 +43,14 @@ impl Token {
 
 /// An error answer. The parts of Keycloak use different fields for the reason.
 #[derive(Deserialize)]
-pub(super) struct Refusal {
+pub(super) struct ErrorBody {
     error_description: Option<String>,
     #[serde(rename = "errorMessage")]
     message: Option<String>,
     error: Option<String>,
 }
 
-impl Refusal {
+impl ErrorBody {
     /// Returns the reason in `body`.
     pub(super) fn of(body: &[u8]) -> String {
         let refusal = serde_json::from_slice::<Self>(body).ok();
@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_refusal_shows_the_servers_reason() {
-        let words = |text: &str| Refusal::of(text.as_bytes());
+        let words = |text: &str| ErrorBody::of(text.as_bytes());
         assert_eq!(words(r#"{"error": "a", "error_description": "b"}"#), "b");
         assert_eq!(words(r#"{"error": "Realm does not exist"}"#), "Realm does not exist");
         assert_eq!(words("<html>"), "no reason given");

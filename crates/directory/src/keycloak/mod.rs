@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use bursar_core::errors::chain;
 use bursar_core::identity::{AccountKind, DirectoryId};
-use bursar_core::snapshot::proof::{Due, Place, Proof};
+use bursar_core::snapshot::proof::{Due, EntryPlace, Proof};
 
 pub use self::administration::Administration;
 use self::answer::{Group, GroupCount, Listed as _, Member, Profile, Scribe, User};
@@ -51,8 +51,8 @@ pub async fn look_up(config: &KeycloakConfig, source: &SourceConfig, due: &[Due]
     for Due { id, kind, .. } in due {
         let list = if *kind == AccountKind::Group { "groups" } else { "users" };
         let place = match session.get::<serde_json::Value>(&[list, &id.0], &[]).await {
-            Ok(_) => Place::Inside { dn: format!("{list}/{id}") },
-            Err(RealmError::Answer { status, .. }) if status == reqwest::StatusCode::NOT_FOUND => Place::Nowhere,
+            Ok(_) => EntryPlace::Inside { dn: format!("{list}/{id}") },
+            Err(RealmError::Answer { status, .. }) if status == reqwest::StatusCode::NOT_FOUND => EntryPlace::Nowhere,
             Err(error) => {
                 tracing::warn!(source = source.name, error = %chain(&error), "absent accounts could not be looked up");
                 return proofs;

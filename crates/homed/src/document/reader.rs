@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, Span, StrInput, StructureStyle, Tag};
 
-use super::{DocumentError, MAX_DEPTH, MAX_NODES, Node, Place, Style, Value, next_token};
+use super::{DocumentError, MAX_DEPTH, MAX_NODES, Node, NodePosition, Style, Value, next_token};
 
 pub(super) struct Reader<'input> {
     parser: Parser<'input, StrInput<'input>>,
@@ -130,7 +130,7 @@ impl<'input> Reader<'input> {
         if let Some(anchor) = anchor {
             self.anchors.insert(anchor, self.read - before);
         }
-        Ok(Node { tag, value, place: Place { start, end, flow, anchored: anchor.is_some() } })
+        Ok(Node { tag, value, place: NodePosition { start, end, flow, anchored: anchor.is_some() } })
     }
 
     /// Reads the entries of a list. Returns them with the offset of the list's end.
@@ -234,7 +234,6 @@ fn kubectl_refuses(kind: &ErrorKind) -> bool {
             | ErrorKind::ExpectedFlowSequenceSeparator
             | ErrorKind::InvalidBlockScalarHeader
             | ErrorKind::InvalidColonPlacement
-            | ErrorKind::InvalidTagTerminator
             | ErrorKind::MappingKeyNotAllowed
             | ErrorKind::MappingValueNotAllowed
             | ErrorKind::MismatchedFlowCollectionEnd { .. }

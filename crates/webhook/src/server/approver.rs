@@ -27,7 +27,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::files::ApproverFiles;
-use super::handler::{Answer, health};
+use super::handler::{HttpResponse, health};
 use super::metrics::ApproverMetrics;
 use super::{ServerError, client, serve_health};
 use crate::index::{Index, Trust};
@@ -341,7 +341,7 @@ impl Approver {
         false
     }
 
-    fn health<B>(&self, request: &Request<B>) -> Answer {
+    fn health<B>(&self, request: &Request<B>) -> HttpResponse {
         health(request, || self.unready(), || self.exposition())
     }
 

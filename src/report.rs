@@ -80,6 +80,7 @@ pub fn status(
     Status {
         site: site.to_owned(),
         sources: ledger.sources.clone(),
+        reading: BTreeMap::new(),
         unfinished: unfinished::all(ledger, policy, &clusters),
         clusters,
         last_cycle,

@@ -48,6 +48,7 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
     let Status {
         site,
         sources,
+        reading,
         clusters,
         last_cycle,
         accounts,
@@ -90,6 +91,9 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
         )
     }));
     lines.extend(sources.iter().map(|(name, state)| source(name, state)));
+    lines.extend(
+        reading.iter().map(|(name, entries)| format!("source {name}: a read is in progress: {entries} entries")),
+    );
     lines.extend(clusters.iter().flat_map(|(name, cluster)| of_cluster(name, cluster, now)));
     lines.extend(realm.iter().flat_map(of_realm));
     lines.extend(missing.iter().map(ToString::to_string));

@@ -64,6 +64,9 @@ pub struct Status {
     pub site: String,
     /// The last answer of each directory.
     pub sources: BTreeMap<String, SourceState>,
+    /// How many entries each read in progress has received so far, by source.
+    #[serde(default)]
+    pub reading: BTreeMap<String, u64>,
     pub clusters: BTreeMap<String, ClusterStatus>,
     /// The last cycle that ended.
     pub last_cycle: Option<CycleReport>,

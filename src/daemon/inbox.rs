@@ -12,7 +12,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use crate::control::api::Status;
 use crate::control::server::Request;
 use crate::orders::request::RequestRefusal;
-use crate::runtime::{Runtime, StepCounter, Work};
+use crate::runtime::{ReadProgress, Runtime, StepCounter, Work};
 use crate::store::StoreError;
 use crate::store::backup::Backup;
 
@@ -61,6 +61,7 @@ pub(super) enum Event {
 /// Work that is about to begin: the state before it, and the controls that cut it short and show its progress.
 pub(super) struct UnderWay {
     status: Status,
+    reading: ReadProgress,
     exposition: String,
     health: String,
     pub(super) work: Work,
@@ -70,7 +71,7 @@ impl UnderWay {
     pub(super) fn begin(runtime: &mut Runtime) -> Self {
         let work = runtime.begin();
         let (status, exposition, health) = (runtime.status(), runtime.exposition(), health(runtime));
-        Self { status, exposition, health, work }
+        Self { status, reading: runtime.directories.progress(), exposition, health, work }
     }
 }
 
@@ -147,7 +148,8 @@ impl Inbox {
 
     /// Runs `work` to its end, and handles events meanwhile.
     pub(super) async fn during<T>(&mut self, under_way: &UnderWay, work: impl Future<Output = T>) -> T {
-        let UnderWay { status, exposition, health, work: Work { interrupt, hurry, stop, progress, .. } } = under_way;
+        let UnderWay { status, reading, exposition, health, work } = under_way;
+        let Work { interrupt, hurry, stop, progress, .. } = work;
         tokio::pin!(work);
         let (mut deadline, mut patience) = (None, None);
         let may_be_cut = !self.was_cut;
@@ -162,7 +164,9 @@ impl Inbox {
                         self.waiting.push_front(Event::Stop);
                     }
                     Event::Stop => std::process::exit(1),
-                    Event::Asked(Request::Status(reply)) => drop(reply.send(Ok(status.clone()))),
+                    Event::Asked(Request::Status(reply)) => {
+                        drop(reply.send(Ok(Status { reading: reading.counts(), ..status.clone() })));
+                    }
                     Event::Asked(Request::Metrics(reply)) => drop(reply.send(Ok(exposition.clone()))),
                     Event::Asked(Request::Alive(reply)) => {
                         drop(reply.send(alive.check(progress).map(|()| health.clone())));

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::lookups::{self, LookUps};
-use super::reads::{Patience, ReadRequest, Reads};
+use super::reads::{Patience, ReadProgress, ReadRequest, Reads};
 use super::realm::with_made;
 use crate::ledger::server::SourceMark;
 use crate::ledger::{LedgerState, transition};
@@ -81,6 +81,11 @@ impl Directories {
     pub(crate) fn begin_again(&self) {
         self.reads.outdate();
         self.lookups.forget();
+    }
+
+    /// Returns the progress of the reads.
+    pub(crate) fn progress(&self) -> ReadProgress {
+        self.reads.progress()
     }
 
     /// Notified whenever a directory reports a change.

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use self::clusters::{Clusters, Context};
 use self::directories::{Directories, Reader};
 use self::ledger::Ledger;
+pub(crate) use self::reads::ReadProgress;
 use self::realm::RealmTarget;
 use crate::bootstrap::SEAL_KEY;
 use crate::contract::Sealer;

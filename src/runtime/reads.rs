@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bursar_directory::sync::kept::Kept;
@@ -41,6 +41,43 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 pub(super) struct Reads {
     tasks: Mutex<BTreeMap<String, Reading>>,
     answers: Arc<FinishedReads>,
+    progress: ReadProgress,
+}
+
+/// How many entries each read in progress has received so far, by source. Clones share the counts.
+#[derive(Clone, Default)]
+pub(crate) struct ReadProgress(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
+
+impl ReadProgress {
+    /// Returns the present counts.
+    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
+        let counts = self.0.lock();
+        counts.iter().map(|(source, entries)| (source.clone(), entries.load(Ordering::Relaxed))).collect()
+    }
+
+    /// Shows a read of `source` until the returned value is dropped.
+    fn begin(&self, source: &str) -> Counted {
+        let counted = Counted { all: self.clone(), source: source.to_owned(), entries: Arc::default() };
+        self.0.lock().insert(source.to_owned(), Arc::clone(&counted.entries));
+        counted
+    }
+}
+
+/// A read whose entries are counted.
+struct Counted {
+    all: ReadProgress,
+    source: String,
+    entries: Arc<AtomicU64>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        // Another read may have replaced this one.
+        let mut all = self.all.0.lock();
+        if all.get(&self.source).is_some_and(|entries| Arc::ptr_eq(entries, &self.entries)) {
+            all.remove(&self.source);
+        }
+    }
 }
 
 struct Reading {
@@ -107,6 +144,11 @@ impl Reads {
         self.answers.reads.lock().contains_key(source)
     }
 
+    /// Returns the progress of the reads.
+    pub(super) fn progress(&self) -> ReadProgress {
+        self.progress.clone()
+    }
+
     /// Drops reads and answers that were asked for under another configuration.
     pub(super) fn keep(&self, sources: &[SourceConfig], policy: &Policy) {
         self.tasks.lock().retain(|_, reading| reading.terms.are_in_force(sources, policy));
@@ -141,7 +183,15 @@ impl Reads {
         let (answers, terms) = (Arc::clone(&self.answers), Arc::new(Terms::of(asked, &policy)));
         let made_by = Arc::clone(&terms);
         let pushed = pass.cache().and_then(|cache| cache.live(&source));
+        let counted = self.progress.begin(&name);
+        let entries = || Arc::clone(&counted.entries);
+        let pass = match pass {
+            Pass::Once => Pass::Once,
+            Pass::Changes(cache) => Pass::Changes(cache.counting_entries(entries())),
+            Pass::Whole(cache) => Pass::Whole(cache.counting_entries(entries())),
+        };
         let reading = async move {
+            let _counted = counted;
             let sources = [source];
             let snapshot = bursar_directory::fetch_after(&sources, &pass, &known, &policy, now).await;
             let at = self::now();

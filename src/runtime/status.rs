@@ -13,7 +13,7 @@ impl Runtime {
     /// Returns the status.
     #[must_use]
     pub fn status(&self) -> Status {
-        let Self { settings, ledger, clusters, realm, .. } = self;
+        let Self { settings, ledger, clusters, realm, directories, .. } = self;
         let last_cycle = ledger.last_cycle().cloned();
         let mut there = self.clusters_status();
         for (cluster, effects) in &clusters.effects.clusters {
@@ -26,6 +26,7 @@ impl Runtime {
         let mut status = report::status(&settings.policy.site, ledger.state(), &settings.policy, there, last_cycle);
         status.unfinished.extend(realm.iter().flat_map(|realm| realm.unfinished(ledger.state())));
         Status {
+            reading: directories.progress().counts(),
             ledger: ledger.trouble().cloned(),
             wal: holding_the_wal(&settings.state_dir),
             backup: ledger.backup().clone(),

@@ -2,6 +2,7 @@
 
 mod cycle;
 pub mod proxy;
+mod reimport;
 mod trouble;
 
 use bursar::identity::AccountKind;

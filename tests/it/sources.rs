@@ -166,6 +166,7 @@ fn a_directory_that_hangs_delays_no_other() {
             (report.partial.is_empty() && is_active).then_some(())
         });
     }
-    let sources = world.status().sources;
-    assert_eq!(sources.keys().collect::<Vec<_>>(), ["people"], "the slow source has not been read yet");
+    let status = world.status();
+    assert_eq!(status.sources.keys().collect::<Vec<_>>(), ["people"], "the slow source has not been read yet");
+    assert_eq!(status.reading.get("slow"), Some(&0), "{:?}", status.reading);
 }

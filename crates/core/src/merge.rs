@@ -72,7 +72,8 @@ fn reject(reads: &mut [SourceRead], mut losers: Losers, reason: Option<&Rejectio
                         read.nesting.name(entry.id.clone(), group);
                     }
                     let groups = entry.posix.map(|posix| posix.groups).unwrap_or_default();
-                    read.held.insert(entry.dn, Held { created: entry.created, groups });
+                    let held = Held { created: entry.created, groups, ssh_keys: entry.ssh_keys };
+                    read.held.insert(entry.dn, held);
                 }
             }
         }

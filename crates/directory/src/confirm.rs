@@ -46,7 +46,7 @@ pub async fn look_up(
     answered: String,
 ) -> Option<BTreeMap<DirectoryId, Proof>> {
     let (source, history) = (source.clone(), servers(source, pass, known));
-    apart(history.steps.clone(), async move || proofs(&source, &history, &due, &answered).await).await
+    apart(history.counters.clone(), async move || proofs(&source, &history, &due, &answered).await).await
 }
 
 /// Returns `None` for LDIF files, because they have no servers.

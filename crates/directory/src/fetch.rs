@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use bursar_core::ledger::LedgerState;
 use bursar_core::merge;
@@ -20,7 +19,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::entry::EntryRules;
 use crate::entry::assemble::{RawRead, assemble};
-use crate::progress::Counting;
+use crate::progress::{Counters, Counting};
 use crate::source::SourceConfig;
 use crate::sync::incremental;
 use crate::sync::kept::{ServerHistory, SyncCache};
@@ -91,7 +90,7 @@ pub async fn fetch_after(
     let reads = sources.iter().map(|source| {
         let (source, pass, known) = (source.clone(), pass.clone(), servers(source, pass, known));
         let rules = EntryRules { ids: known.marks.ids, ..rules.clone() };
-        apart(known.steps.clone(), async move || read(&source, &pass, &known, &rules).await)
+        apart(known.counters.clone(), async move || read(&source, &pass, &known, &rules).await)
     });
     DirectorySnapshot { reads: join_all(reads).await, ..DirectorySnapshot::default() }
 }
@@ -105,10 +104,10 @@ pub(crate) fn servers(source: &SourceConfig, pass: &Pass, known: &Known) -> Serv
     }
 }
 
-/// Runs `asking` on its own thread and counts its pages in `steps`. A connection hands every entry to its reader, and
+/// Runs `asking` on its own thread and counts its pages in `counters`. A connection hands every entry to its reader, and
 /// waking another thread for each entry takes longer than reading it. Nothing else in the daemon waits while many
 /// entries are checked. If the future is dropped, `asking` ends.
-pub(crate) async fn apart<T, A>(steps: Option<Arc<AtomicU64>>, asking: A) -> T
+pub(crate) async fn apart<T, A>(counters: Counters, asking: A) -> T
 where
     T: Send + 'static,
     A: AsyncFnOnce() -> T + Send + 'static,
@@ -119,7 +118,7 @@ where
             .enable_all()
             .build()
             .expect("a runtime for this thread can be built");
-        let _counting = Counting::into(steps);
+        let _counting = Counting::into(counters);
         let answer = runtime.block_on(async {
             tokio::select! {
                 answer = asking() => Some(answer),

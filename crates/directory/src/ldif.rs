@@ -13,11 +13,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bursar_core::errors::chain;
 use bursar_core::snapshot::dn::Dn;
+use bursar_core::snapshot::freshness::Stamp;
 
 use crate::entry::assemble::{KINDS, RawRead, RawTree};
 use crate::entry::filter::Filter;
 use crate::entry::raw::RawEntry;
+use crate::ldap::freshness::{STAMPS, newest_changes, witnesses};
 use crate::source::{LdifConfig, SourceConfig};
+use crate::sync::kept::ServerHistory;
 
 /// Why not all entries of a file could be read.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +46,9 @@ pub enum LdifError {
     },
 }
 
-/// Reads all files, and selects the entries of each tree.
-pub async fn read(config: &LdifConfig, source: &SourceConfig) -> RawRead {
+/// Reads all files, and selects the entries of each tree. If files that a server wrote are older than files that were
+/// read before, none of their entries is used.
+pub async fn read(config: &LdifConfig, source: &SourceConfig, history: &ServerHistory) -> RawRead {
     let mut raw = RawRead::default();
     let mut entries = Vec::new();
     for path in &config.paths {
@@ -59,8 +63,11 @@ pub async fn read(config: &LdifConfig, source: &SourceConfig) -> RawRead {
     }
     raw.server = config.paths.first().map(|path| path.display().to_string());
     let mut seen = BTreeSet::new();
-    let entries: Vec<(Dn, Arc<RawEntry>)> =
-        entries.into_iter().map(|entry| (Dn::parse(&entry.dn), Arc::new(entry))).collect();
+    let stamped = |mut entry: RawEntry| {
+        entry.stamp = STAMPS.iter().flat_map(|name| entry.texts(name)).filter_map(Stamp::parse).max();
+        (Dn::parse(&entry.dn), Arc::new(entry))
+    };
+    let entries: Vec<(Dn, Arc<RawEntry>)> = entries.into_iter().map(stamped).collect();
     for (dn, entry) in &entries {
         if !seen.insert(dn) {
             raw.problems.push(format!("{} occurs twice", entry.dn));
@@ -83,7 +90,15 @@ pub async fn read(config: &LdifConfig, source: &SourceConfig) -> RawRead {
             beneath.into_iter().filter(|(_, entry)| filter.matches(entry)).map(|(_, entry)| Arc::clone(entry));
         raw.trees.insert(kind, RawTree { entries: entries.collect(), whole });
     }
-    raw
+    raw.marks.changes = entries.iter().flat_map(|(dn, entry)| newest_changes(entry, dn)).collect();
+    raw.marks.entries = witnesses(source, raw.trees.values().flat_map(|tree| &tree.entries), &history.marks);
+    match history.marks.behind(&raw.marks) {
+        Some(behind) if !history.marks.is_slow_clock(&raw.marks, history.now) => {
+            let server = raw.server.take().unwrap_or_default();
+            RawRead { problems: raw.problems, behind: vec![(server, behind)], ..RawRead::default() }
+        }
+        _ => raw,
+    }
 }
 
 /// Returns `path`, or the `*.ldif` files in it sorted by name.
@@ -293,7 +308,7 @@ mod tests {
 
     async fn read_file_alone(file: &Path) -> (usize, Vec<String>) {
         let config = LdifConfig { paths: vec![file.to_owned()] };
-        let read = read(&config, &source(file)).await;
+        let read = read(&config, &source(file), &ServerHistory::default()).await;
         (read.trees.values().map(|tree| tree.entries.len()).sum(), read.problems)
     }
 
@@ -324,6 +339,38 @@ mod tests {
         let (entries, problems) = read_file_alone(&file).await;
         assert_eq!(entries, 1, "an entry with a truncated home is left out");
         assert!(problems[0].contains("its last line has no line break"), "{problems:?}");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_older_than_the_last_one_is_not_used() {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let file = folder.path().join("people.ldif");
+        let config = LdifConfig { paths: vec![file.clone()] };
+        let of = |csn: &str, changed: &str| {
+            format!(
+                "dn: dc=x\ndc: x\ncontextCSN: {csn}.000000Z#000000#000#000000\n\n\
+                 dn: cn=a,dc=x\ncn: a\nentryUUID: a\nentryCSN: {changed}.000000Z#000000#000#000000\n\n"
+            )
+        };
+        let mut history = ServerHistory::default();
+        for (text, is_used) in [
+            (of("20260902000000", "20260901000000"), true),
+            // The older file still has a deleted entry, or an entry's former state.
+            (of("20260901000000", "20260901000000"), false),
+            (of("20260903000000", "20260831000000"), false),
+            (of("20260903000000", "20260902000000"), true),
+            (FIRST.to_owned(), true),
+        ] {
+            std::fs::write(&file, &text).expect("the file can be written");
+            let opened = std::fs::File::options().append(true).open(&file).expect("the file can be opened");
+            opened.set_modified(std::time::UNIX_EPOCH).expect("the file can be dated back");
+            let read = read(&config, &source(&file), &history).await;
+            assert_eq!((read.server.is_some(), read.behind.is_empty()), (is_used, is_used), "{text}");
+            if is_used {
+                let now = "2026-11-26T00:00:00Z".parse().expect("the time is valid");
+                history.marks = Arc::new(history.marks.advanced(&read.marks, now));
+            }
+        }
     }
 
     fn write(entry: &RawEntry, fold_at: usize) -> String {

@@ -8,7 +8,7 @@ pub mod fetch;
 pub mod keycloak;
 pub mod ldap;
 pub mod ldif;
-mod progress;
+pub mod progress;
 pub mod source;
 pub mod sync;
 pub mod tls;

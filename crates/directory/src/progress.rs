@@ -1,37 +1,49 @@
-//! Counts the pages of a read, so that a read that hangs can be distinguished from a slow read.
+//! Counts the pages and entries of a read, so that a read that hangs can be distinguished from a slow read.
 //!
-//! Each read has its own thread (see [`fetch`](crate::fetch)), and the counter belongs to that thread. So functions
-//! that ask for pages need no counter as a parameter.
+//! Each read has its own thread (see [`fetch`](crate::fetch)), and the counters belong to that thread. So functions that
+//! ask for pages need no counters as a parameter.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-thread_local! {
-    static STEPS: RefCell<Option<Arc<AtomicU64>>> = const { RefCell::new(None) };
+/// The counters of a read.
+#[derive(Debug, Clone, Default)]
+pub struct Counters {
+    /// Pages that arrived.
+    pub steps: Option<Arc<AtomicU64>>,
+    /// Entries in these pages.
+    pub entries: Option<Arc<AtomicU64>>,
 }
 
-/// Counts the pages that this thread reads until the value is dropped.
+thread_local! {
+    static COUNTERS: RefCell<Counters> = const { RefCell::new(Counters { steps: None, entries: None }) };
+}
+
+/// Counts what this thread reads until the value is dropped.
 pub(super) struct Counting;
 
 impl Counting {
-    pub(super) fn into(steps: Option<Arc<AtomicU64>>) -> Self {
-        STEPS.with(|current| *current.borrow_mut() = steps);
+    pub(super) fn into(counters: Counters) -> Self {
+        COUNTERS.with(|current| *current.borrow_mut() = counters);
         Self
     }
 }
 
 impl Drop for Counting {
     fn drop(&mut self) {
-        STEPS.with(|current| *current.borrow_mut() = None);
+        COUNTERS.with(|current| *current.borrow_mut() = Counters::default());
     }
 }
 
-/// Counts a page that has arrived.
-pub(super) fn page() {
-    STEPS.with(|current| {
-        if let Some(steps) = &*current.borrow() {
-            steps.fetch_add(1, Ordering::Relaxed);
+/// Counts a page with this many entries that has arrived.
+pub(super) fn page(entries: usize) {
+    COUNTERS.with(|current| {
+        let Counters { steps, entries: all } = &*current.borrow();
+        for (counter, more) in [(steps, 1), (all, entries as u64)] {
+            if let Some(counter) = counter {
+                counter.fetch_add(more, Ordering::Relaxed);
+            }
         }
     });
 }
@@ -41,14 +53,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_counted_while_a_counter_exists() {
-        let steps = Arc::new(AtomicU64::new(0));
-        page();
-        let counting = Counting::into(Some(Arc::clone(&steps)));
-        page();
-        page();
+    fn pages_are_counted_while_counters_exist() {
+        let (steps, entries) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        page(10);
+        let counters = Counters { steps: Some(Arc::clone(&steps)), entries: Some(Arc::clone(&entries)) };
+        let counting = Counting::into(counters);
+        page(10);
+        page(3);
         drop(counting);
-        page();
-        assert_eq!(steps.load(Ordering::Relaxed), 2);
+        page(10);
+        assert_eq!((steps.load(Ordering::Relaxed), entries.load(Ordering::Relaxed)), (2, 13));
     }
 }

@@ -74,13 +74,27 @@ impl Samba {
     /// If it does not start. The message contains the end of its log.
     #[must_use]
     pub fn start() -> Self {
+        let samba = Self::start_on(&made_by("tests/cluster/samba.sh"));
+        let password = password(READER_PASSWORD);
+        samba.add_ldif(&person_ldif(&format!("CN=Users,{DOMAIN_DN}"), "bursar", &format!("unicodePwd:: {password}\n")));
+        samba
+    }
+
+    /// Starts the same controller again on a copy of its present database. Later changes of one are not known to the
+    /// other, as if one machine had been set back to a snapshot.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn snapshot(&self) -> Self {
+        Self::start_on(&self.folder.path().join("dc"))
+    }
+
+    /// Starts a controller on a copy of this database.
+    fn start_on(database: &Path) -> Self {
         let folder = Folder::create("samba");
         let directory = folder.path();
-        let copy = Command::new("cp")
-            .args(["-a", "--reflink=auto"])
-            .arg(made_by("tests/cluster/samba.sh"))
-            .arg(directory.join("dc"))
-            .output();
+        let copy = Command::new("cp").args(["-a", "--reflink=auto"]).arg(database).arg(directory.join("dc")).output();
         let copy = copy.expect("`cp` is installed");
         assert!(copy.status.success(), "cp: {}", String::from_utf8_lossy(&copy.stderr));
         let authority = Authority::new("bursar test domain authority");
@@ -112,8 +126,6 @@ impl Samba {
             search.args(["-LLL", "-s", "base", "-b", DOMAIN_DN, "1.1"]);
             search.stderr(Stdio::null()).stdout(Stdio::null()).status().is_ok_and(|status| status.success())
         });
-        let password = password(READER_PASSWORD);
-        samba.add_ldif(&person_ldif(&format!("CN=Users,{DOMAIN_DN}"), "bursar", &format!("unicodePwd:: {password}\n")));
         samba
     }
 

@@ -18,24 +18,24 @@ use bursar_directory::{Pass, SourceConfig, fetch};
 
 use super::proxy::{Fault, Proxy, operation};
 use super::{ldap, policy, read, site, toolforge, why};
-use bursar_testkit::ldif::{person_dn, tool_group_dn};
+use bursar_testkit::ldif::{person_dn, person_ldif, tool_group_dn, toolforge_units_ldif};
 use bursar_testkit::sample;
-use bursar_testkit::slapd::{BASE_DN, SlapdOptions};
+use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 
 /// A ledger to which the answers of a directory are applied again and again.
-struct Story {
+pub struct Story {
     source: SourceConfig,
-    ledger: LedgerState,
+    pub ledger: LedgerState,
     policy: Policy,
 }
 
 impl Story {
-    fn of(source: SourceConfig) -> Self {
+    pub fn of(source: SourceConfig) -> Self {
         let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
         Self { source, ledger, policy: policy() }
     }
 
-    async fn hears(&mut self) -> Vec<Refusal> {
+    pub async fn hears(&mut self) -> Vec<Refusal> {
         let (sources, now) = (std::slice::from_ref(&self.source), daemon::now());
         let snapshot = fetch(sources, &Pass::Once, &self.policy, now).await;
         let ReadChanges { changes, .. } = transition(&self.ledger, &snapshot, &self.policy, now);
@@ -47,11 +47,11 @@ impl Story {
         refusals
     }
 
-    fn count(&self, kind: AccountKind, has: impl Fn(&bursar::ledger::Account) -> bool) -> usize {
+    pub fn count(&self, kind: AccountKind, has: impl Fn(&bursar::ledger::Account) -> bool) -> usize {
         self.ledger.accounts.values().filter(|account| account.kind == kind && has(account)).count()
     }
 
-    fn completeness(&self) -> String {
+    pub fn completeness(&self) -> String {
         self.ledger.sources[&self.source.name].completeness.to_string()
     }
 }
@@ -109,6 +109,39 @@ async fn a_sentinel_must_show_its_attributes() {
     assert!(story.completeness().contains("does not show pwdAccountLockedTime"), "{}", story.completeness());
     assert_eq!(disabled(&story), 1, "a rule that hides the mark enables nobody");
     assert!(why(&read(source).await).contains("sentinel"));
+    // The server hides whether a new person is disabled.
+    slapd.add_ldif(&person_ldif(BASE_DN, "zoe", 2100));
+    story.hears().await;
+    let new = |story: &Story| story.count(AccountKind::User, |account| account.name == "zoe");
+    assert_eq!(new(&story), 0);
+    slapd.start_configured(&SlapdOptions::default());
+    story.hears().await;
+    assert_eq!((story.completeness().as_str(), new(&story)), ("complete", 1));
+}
+
+#[tokio::test]
+async fn another_directory_without_the_sentinel_adds_nobody() {
+    let slapd = site(SlapdOptions::default());
+    let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
+    story.hears().await;
+    let before = story.ledger.accounts.clone();
+    // The name now leads to the directory of a laboratory.
+    let other = Slapd::start(&SlapdOptions {
+        bulk_load: toolforge_units_ldif(BASE_DN) + &person_ldif(BASE_DN, "eve", 2100),
+        ..SlapdOptions::default()
+    });
+    let right = std::mem::replace(&mut story.source, toolforge(ldap(&[&other.ldaps_url], &other)));
+    for _ in 0..2 {
+        story.hears().await;
+        assert!(story.completeness().contains("sentinel not found"), "{}", story.completeness());
+        assert_eq!(story.ledger.accounts, before);
+    }
+    let why: Vec<&str> = story.ledger.rejected.iter().map(|entry| entry.why.as_str()).collect();
+    assert!(matches!(why[..], [why] if why.contains("does not show the sentinels")), "{why:?}");
+    story.source = right;
+    story.hears().await;
+    assert_eq!((story.completeness().as_str(), &story.ledger.accounts), ("complete", &before));
+    assert!(story.ledger.rejected.is_empty(), "{:?}", story.ledger.rejected);
 }
 
 #[tokio::test]
@@ -160,7 +193,7 @@ async fn reimported_people_raise_a_doubt() {
     for (name, _) in sample::PEOPLE {
         slapd.delete(&person_dn(BASE_DN, name));
     }
-    let again = sample::PEOPLE.map(|(name, uid)| bursar_testkit::ldif::person_ldif(BASE_DN, name, uid));
+    let again = sample::PEOPLE.map(|(name, uid)| person_ldif(BASE_DN, name, uid));
     slapd.add_ldif(&again.concat());
     let refusals = story.hears().await;
     assert_eq!(story.count(AccountKind::User, |account| account.absence.is_some()), 0);

@@ -1,6 +1,6 @@
 //! Shared parts of the tests that read real directories.
 
-mod believed;
+pub mod believed;
 mod lookup;
 mod persist;
 mod presets;

@@ -8,7 +8,7 @@ use bursar::identity::AccountKind;
 use bursar::snapshot::{Completeness, SourceRead, Way};
 use bursar_directory::ldap::follow::follow;
 use bursar_directory::source::LdapConfig;
-use bursar_directory::{Pass, SourceConfig, SyncCache};
+use bursar_directory::{LastRead, Pass, SourceConfig, SourceKind, SyncCache};
 use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
 use bursar_testkit::ready::DEADLINE;
 use bursar_testkit::sample::sentinel_ldif;
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::proxy::{Fault, Proxy};
-use super::stale::read_after_answer;
+use super::stale::{read_after_answer, source, two_servers};
 use super::syncrepl_random::Model;
 use super::{assert_same, ldap, names, read, read_by, site, toolforge, why};
 
@@ -46,6 +46,7 @@ impl Told {
 
     fn begin(source: SourceConfig) -> Self {
         let (memory, changed) = (SyncCache::default(), Arc::new(Notify::new()));
+        let _ = memory.know(&source.name, LastRead::default());
         let task = tokio::spawn(follow(source.clone(), memory.clone(), Arc::clone(&changed)));
         Self { source, memory, changed, task }
     }
@@ -247,6 +248,26 @@ async fn a_restored_server_is_stale_by_the_changes_that_the_subscription_reporte
     let found = read_after_answer(&source, &Pass::Changes(SyncCache::default()), &seen.marks, &server).await;
     assert!(matches!(found.completeness, Completeness::Stale { .. }), "{}", why(&found));
     assert!(why(&found).contains("went back"), "{}", why(&found));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_server_is_followed_before_it_is_known_which_servers_are_behind() {
+    let (ahead, behind) = two_servers(&SlapdOptions::default());
+    ahead.add_ldif(&person_ldif(BASE_DN, "zoe", 2100));
+    let marks = read(source(&[&ahead])).await.marks;
+    let mut both = source(&[&behind, &ahead]);
+    if let SourceKind::Ldap(config) = &mut both.kind {
+        config.way = Way::Persist;
+    }
+    let (memory, changed) = (SyncCache::default(), Arc::new(Notify::new()));
+    let task = tokio::spawn(follow(both.clone(), memory.clone(), Arc::clone(&changed)));
+    let told = Told { source: both, memory, changed, task };
+    // After a restart, the first cycle may read another source for a while.
+    assert!(timeout(Duration::from_secs(2), told.changed.notified()).await.is_err(), "a server is followed");
+    let found = read_after_answer(&told.source, &Pass::Changes(told.memory.clone()), &marks, "").await;
+    assert!(names(&found, AccountKind::User).contains(&"zoe"));
+    told.wait(true).await;
+    assert!(names(&told.read().await, AccountKind::User).contains(&"zoe"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

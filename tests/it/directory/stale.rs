@@ -13,13 +13,13 @@ use bursar_testkit::ldif::{person_dn, person_ldif};
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 
 /// A server, and a copy of it to which nothing is replicated from now on.
-fn two_servers(options: &SlapdOptions) -> (Slapd, Slapd) {
+pub(super) fn two_servers(options: &SlapdOptions) -> (Slapd, Slapd) {
     let (ahead, behind) = (site(options.clone()), Slapd::start(options));
     behind.start_copy(&ahead.dump());
     (ahead, behind)
 }
 
-fn source(servers: &[&Slapd]) -> SourceConfig {
+pub(super) fn source(servers: &[&Slapd]) -> SourceConfig {
     let mut config = ldap(&[], servers[0]);
     config.urls = servers.iter().map(|server| server.ldaps_url.clone()).collect();
     // Each server has its own authority.

@@ -1,12 +1,13 @@
 //! What a disturbed read reports, and which entries it still returns.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bursar::identity::AccountKind;
-use bursar::snapshot::Completeness;
+use bursar::snapshot::{Completeness, Way};
 use bursar_directory::source::{LdapConfig, Secret};
-use bursar_directory::{Pass, Preset, SourceConfig, fetch};
+use bursar_directory::{Pass, Preset, SourceConfig, SyncCache, fetch};
 use bursar_testkit::ldif::person_ldif;
 use bursar_testkit::pki::Authority;
 use bursar_testkit::sample;
@@ -15,7 +16,8 @@ use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{assert_why, ldap, names, policy, read, site, toolforge, why};
+use super::proxy::{Fault, Proxy};
+use super::{assert_why, ldap, names, policy, read, read_by, site, toolforge, why};
 
 #[tokio::test]
 async fn a_certificate_of_another_authority_is_not_trusted() {
@@ -76,6 +78,23 @@ async fn a_size_limit_makes_the_read_partial() {
         let read = read(toolforge(config)).await;
         assert_why(&read, &["size limit of the server exceeded (4)", "users beneath", "(after "]);
     }
+}
+
+#[tokio::test]
+async fn a_read_that_passes_its_deadline_is_partial_and_shows_its_progress() {
+    let slapd = site(SlapdOptions::default());
+    let proxy = Proxy::to(&slapd.ldap_url).await;
+    let config = LdapConfig { allow_plaintext: true, page_size: 4, ..ldap(&[&proxy.url("ldap")], &slapd) };
+    let config = LdapConfig { way: Way::Full, ..config };
+    assert_eq!(why(&read(toolforge(config.clone())).await), "complete");
+    proxy.set(Fault::Silent(proxy.bytes() / 2));
+    let entries = Arc::new(AtomicU64::new(0));
+    let pass = Pass::Changes(SyncCache::default().counting_entries(Arc::clone(&entries)));
+    let source = toolforge(LdapConfig { deadline: Duration::from_secs(5), ..config });
+    let found = read_by(&source, &pass).await;
+    assert_eq!((why(&found), found.entries.len()), ("not read within 5s", 0));
+    let entries = entries.load(Ordering::Relaxed);
+    assert!((4..33).contains(&entries), "{entries} entries arrived before the silence");
 }
 
 #[tokio::test]

@@ -66,18 +66,24 @@ struct Judged {
     completeness: Completeness,
     /// The last change from one server to another, if the present server may be behind the former one.
     moved: Option<Moved>,
+    /// Whether the read may come from another directory. It then adds nothing, however long this lasts.
+    lacks_sentinel: bool,
 }
 
 impl Judged {
-    /// Whether the read may show an older state than another server did.
+    /// Whether the read may show an older state than another server did, or the state of another directory.
     const fn holds(&self) -> bool {
-        self.moved.is_some()
+        self.moved.is_some() || self.lacks_sentinel
+    }
+
+    /// Whether only new disabling marks are believed.
+    fn settles(&self, now: Timestamp) -> bool {
+        self.lacks_sentinel || self.moved.as_ref().is_some_and(|moved| moved.is_fresh(now))
     }
 
     /// Whether an account that the read does not show is proved to be absent.
     fn is_proof(&self, now: Timestamp) -> bool {
-        let settles = self.moved.as_ref().is_some_and(|moved| moved.is_fresh(now));
-        self.completeness == Completeness::Complete && !settles
+        self.completeness == Completeness::Complete && !self.settles(now)
     }
 }
 
@@ -141,15 +147,17 @@ impl<'a> Memory<'a> {
     fn judge(&mut self, read: &'a SourceRead) -> Judged {
         let completeness = self.proved(read);
         let moved = self.server(read, completeness == Completeness::Complete);
-        if let Some(moved) = &moved {
-            self.waiting.insert(&read.source, Waiting::after(moved.shown.clone()));
+        let lacks_sentinel = read.lacks_sentinel;
+        let shown = moved.as_ref().map(|moved| moved.shown.clone()).filter(|_| !lacks_sentinel);
+        if moved.is_some() || lacks_sentinel {
+            self.waiting.insert(&read.source, Waiting::after(shown.unwrap_or_default()));
         }
-        Judged { completeness, moved }
+        Judged { completeness, moved, lacks_sentinel }
     }
 
-    fn read(&mut self, read: &SourceRead, Judged { completeness, moved }: Judged) {
+    fn read(&mut self, read: &SourceRead, judged: Judged) {
+        let (holds, settles, completeness) = (judged.holds(), judged.settles(self.now), judged.completeness);
         let complete = completeness == Completeness::Complete;
-        let (holds, settles) = (moved.is_some(), moved.is_some_and(|moved| moved.is_fresh(self.now)));
         let shown = read.entries.iter().map(|entry| &entry.id);
         let present: HashSet<&DirectoryId> =
             shown.chain(read.rejected.iter().filter_map(|entry| entry.id.as_ref())).collect();
@@ -164,13 +172,15 @@ impl<'a> Memory<'a> {
             self.doubt_leavings(read, &mut named, elsewhere);
         }
         self.note_gids(read, &mut named);
+        let mut misnamed = self.misnamed(read, &known, &present);
+        self.doubt_taken_names(read, &known, &present, &mut misnamed);
         let trust = Trust {
             complete,
             holds,
             proves_leaving,
             hidden: self.hidden(read, &known, complete),
             named,
-            misnamed: self.misnamed(read, &known, &present),
+            misnamed,
             imported,
         };
         for (entry, known) in read.entries.iter().zip(known) {
@@ -184,7 +194,7 @@ impl<'a> Memory<'a> {
                 None => self.believed_new(&read.source, entry),
             };
             let Some(believed) = believed else {
-                self.wait(&read.source, entry);
+                self.wait(read, entry);
                 continue;
             };
             if let Some(why) = read.remarks.get(&entry.id) {
@@ -207,7 +217,9 @@ impl<'a> Memory<'a> {
                 let leaving = if settles { account.leaving.clone() } else { trust.leaving_rejected(account, read) };
                 let held = read.held.get(&rejected.dn).filter(|_| complete && !settles);
                 let posix = trust.with_gids_left(account, id, held.map(|held| &held.groups));
-                self.refused(account, rejected.disabled.as_ref(), complete, is_back, leaving, posix);
+                let ssh_keys = trust.with_keys_left(account, held.map(|held| &held.ssh_keys));
+                let left = Left { leaving, posix, ssh_keys };
+                self.refused(account, rejected.disabled.as_ref(), complete, is_back, left);
             }
         }
         if complete {
@@ -338,21 +350,14 @@ impl<'a> Memory<'a> {
     }
 
     /// Updates the account of a rejected entry. The account keeps the last valid identity. Only statements that take
-    /// access away are believed: a mark, leaving members, and lost gids (`posix`). A known mark stays even if the entry
-    /// shows none, because the entry may be rejected for a mark that cannot be read.
-    fn refused(
-        &mut self,
-        account: &Account,
-        mark: Option<&String>,
-        complete: bool,
-        is_back: bool,
-        leaving: BTreeSet<DirectoryId>,
-        posix: Option<PosixIdentity>,
-    ) {
+    /// access away are believed: a mark, and what is `left`. A known mark stays even if the entry shows none, because
+    /// the entry may be rejected for a mark that cannot be read.
+    fn refused(&mut self, account: &Account, mark: Option<&String>, complete: bool, is_back: bool, left: Left) {
+        let Left { leaving, posix, ssh_keys } = left;
         let disabled = mark.or(account.disabled.as_ref()).cloned();
         let absence = account.absence.filter(|_| !is_back);
         let ending = self.ending(account, complete);
-        self.changed(account, Account { posix, disabled, leaving, absence, ending, ..account.clone() });
+        self.changed(account, Account { posix, ssh_keys, disabled, leaving, absence, ending, ..account.clone() });
     }
 
     fn seen(&mut self, account: &Account, source: &str, believed: &Believed<'_>, trust: &Trust) {
@@ -372,7 +377,8 @@ impl<'a> Memory<'a> {
             };
             let shown = entry.posix.as_ref().map(|posix| &posix.groups).filter(|_| complete);
             let posix = trust.with_gids_left(account, &entry.id, shown);
-            return self.refused(account, entry.disabled.as_ref(), complete, *is_back, leaving, posix);
+            let left = Left { leaving, posix, ssh_keys: account.ssh_keys.clone() };
+            return self.refused(account, entry.disabled.as_ref(), complete, *is_back, left);
         }
         self.remember_person(&account.id, entry);
         if self.is_as_known(account, source, entry) {
@@ -506,11 +512,16 @@ impl<'a> Memory<'a> {
     }
 
     /// Rejects an entry with an unknown id from a server that may be behind, because the entry may belong to a person
-    /// who left long ago.
-    fn wait(&mut self, source: &str, entry: &Entry) {
-        let why = "it is new, and its server replaced another one and may be behind it: it is accepted once every \
-                   answer for half an hour has shown it";
-        self.reject(source, entry, why.to_owned());
+    /// who left long ago, or from a server that may have another directory.
+    fn wait(&mut self, read: &SourceRead, entry: &Entry) {
+        let why = if read.lacks_sentinel {
+            "it is new, and the answer of its source does not show the sentinels: it is accepted with the first answer \
+             that shows them"
+        } else {
+            "it is new, and its server replaced another one and may be behind it: it is accepted once every answer for \
+             half an hour has shown it"
+        };
+        self.reject(&read.source, entry, why.to_owned());
     }
 
     fn changed(&mut self, before: &Account, after: Account) {
@@ -608,6 +619,13 @@ impl<'a> Memory<'a> {
     }
 }
 
+/// The access that the account of a rejected entry keeps.
+struct Left {
+    leaving: BTreeSet<DirectoryId>,
+    posix: Option<PosixIdentity>,
+    ssh_keys: BTreeSet<String>,
+}
+
 /// Which parts of a read are believed.
 struct Trust {
     complete: bool,
@@ -632,8 +650,11 @@ impl Trust {
         imported.or_else(|| self.misnamed.get(member)?.as_ref())
     }
 
-    /// Returns `entry` without members that groups may not mean.
+    /// Returns a new entry without members, and without gids, of groups that may not mean the member.
     fn without_misnamed<'e>(&self, mut entry: Cow<'e, Entry>) -> Cow<'e, Entry> {
+        if self.misnamed.contains_key(&entry.id) {
+            entry.to_mut().posix.iter_mut().for_each(|posix| posix.groups.clear());
+        }
         if entry.members.keys().any(|member| self.misnamed.contains_key(member)) {
             entry.to_mut().members.retain(|member, _| !self.misnamed.contains_key(member));
         }
@@ -683,6 +704,16 @@ impl Trust {
             posix.groups.retain(|gid| shown.contains(gid) || self.named.keeps_gid(id, *gid));
         }
         posix
+    }
+
+    /// Returns the SSH keys of a rejected account that its entry still shows. `shown` is `None` if the read does not
+    /// prove that these are all.
+    fn with_keys_left(&self, account: &Account, shown: Option<&BTreeSet<String>>) -> BTreeSet<String> {
+        let is_hidden = self.hidden.contains(&(account.kind, Attribute::SshKeys));
+        match shown.filter(|_| !is_hidden) {
+            Some(shown) => account.ssh_keys.intersection(shown).cloned().collect(),
+            None => account.ssh_keys.clone(),
+        }
     }
 
     /// Returns the home. If the entry does not name a home, a known home stays.

@@ -248,7 +248,7 @@ fn an_entry_that_is_not_accepted_gains_no_gid_and_loses_those_of_groups_that_do_
     };
     let held = |gids: &[i64]| {
         let groups = with(52503, gids).posix.map(|posix| posix.groups).unwrap_or_default();
-        BTreeMap::from([("cn=foo".to_owned(), crate::snapshot::held::Held { created: None, groups })])
+        BTreeMap::from([("cn=foo".to_owned(), crate::snapshot::held::Held { groups, ..Default::default() })])
     };
     let read = |gids: &[i64], is_rejected: bool, completeness| {
         let shown = if is_rejected { Vec::new() } else { vec![with(52999, gids)] };

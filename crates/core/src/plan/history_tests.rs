@@ -58,6 +58,9 @@ enum View {
     WithoutAttributes,
     /// An access rule of the directory hides members.
     WithoutMembers,
+    /// The answer lacks its sentinel, because it comes from another directory: some entries are missing, others are
+    /// new, and no entry shows a mark.
+    Foreign,
 }
 
 /// The events before a read, the minutes that pass, and how the read shows the directory.
@@ -83,6 +86,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1_usize..4).prop_map(View::Behind),
         1 => Just(View::WithoutAttributes),
         1 => Just(View::WithoutMembers),
+        1 => Just(View::Foreign),
     ];
     (prop::collection::vec(happening, 0..3), minutes, view)
 }
@@ -230,19 +234,32 @@ impl Story {
                     entry.ssh_keys.clear();
                 }
                 View::WithoutMembers => entry.members.clear(),
+                View::Foreign => entry.disabled = None,
                 View::Whole | View::Cut | View::Behind(_) => {}
             }
         }
-        let cut = Completeness::Partial { why: "size limit".to_owned() };
-        let completeness = if view == View::Cut { cut } else { Completeness::Complete };
+        if view == View::Foreign {
+            shown.truncate(shown.len() - 5);
+            shown.extend([maintained("foreign", 53_950), person(PEOPLE + 1)]);
+        }
+        let completeness = match view {
+            View::Cut => Completeness::Partial { why: "size limit".to_owned() },
+            View::Foreign => Completeness::Partial { why: "sentinel not found".to_owned() },
+            _ => Completeness::Complete,
+        };
         let mut snapshot = self.world.answer(shown, completeness);
         self.mark(&mut snapshot, at);
+        snapshot.reads.iter_mut().for_each(|read| read.lacks_sentinel = view == View::Foreign);
+        let before = self.world.ledger.accounts.clone();
         let entries = snapshot.reads.iter().flat_map(|read| &read.entries);
         let rejected = snapshot.reads.iter().flat_map(|read| &read.rejected).filter_map(|entry| entry.id.clone());
         let present: BTreeSet<DirectoryId> = entries.clone().map(|entry| entry.id.clone()).chain(rejected).collect();
         self.world.remember(&snapshot);
         let complete = self.world.ledger.sources[SOURCE].completeness == Completeness::Complete;
-        prop_assert!(!(complete && matches!(view, View::Cut | View::WithoutMembers)), "{view:?}");
+        prop_assert!(!(complete && matches!(view, View::Cut | View::WithoutMembers | View::Foreign)), "{view:?}");
+        if view == View::Foreign {
+            prop_assert_eq!(&before, &self.world.ledger.accounts, "another directory changes no account");
+        }
         if complete {
             self.maintained =
                 entries.map(|entry| (entry.id.clone(), entry.members.keys().cloned().collect())).collect();

@@ -80,23 +80,36 @@ impl Marks {
         self.changes_behind(shown).or_else(|| self.counts_behind(shown)).or_else(|| self.entries_behind(shown))
     }
 
-    /// Whether `self` and `shown` have a mark in common. If a `contextCSN` is known, common entries do not count,
-    /// because a server that is behind may lack exactly the entries that changed.
+    /// Whether `shown` has a `contextCSN` of each known server id, so that [`Self::behind`] notices each change that
+    /// the server lacks. Entries prove less: they show no deletion that the server lacks.
     #[must_use]
     pub fn is_comparable(&self, shown: &Self) -> bool {
-        self.changes.keys().any(|key| shown.changes.contains_key(key))
-            || self.counts.keys().any(|key| shown.counts.contains_key(key))
-            || (self.changes.is_empty() && self.entries.keys().any(|key| shown.entries.contains_key(key)))
+        !self.changes.is_empty() && self.changes.keys().all(|key| shown.changes.contains_key(key))
     }
 
-    /// Whether `shown` comes from another server whose marks cannot be compared with `self`. A server without marks
-    /// cannot be compared with any other.
+    /// Whether `shown` comes from another server whose marks cannot be compared with `self`, or from a domain
+    /// controller whose database was restored. A server without marks cannot be compared with any other.
     #[must_use]
     pub fn is_of_another(&self, shown: &Self) -> bool {
         match (&self.controller, &shown.controller) {
-            (Some(known), Some(shown)) => known != shown,
-            _ => !self.says_nothing() && (self.silent || shown.says_nothing() || !self.is_comparable(shown)),
+            (Some(known), Some(other)) => known != other || self.is_restored(shown),
+            _ => !self.says_nothing() && (self.silent || !self.is_comparable(shown)),
         }
+    }
+
+    /// Whether `shown` comes from the last domain controller, with a database that was never seen before: a restored
+    /// controller gets a new `invocationId`, and its counts cannot be compared with the former ones.
+    #[must_use]
+    pub fn is_restored(&self, shown: &Self) -> bool {
+        let is_new = !self.counts.is_empty() && !shown.counts.is_empty();
+        is_new && self.controller == shown.controller && shown.counts.keys().all(|id| !self.counts.contains_key(id))
+    }
+
+    /// Whether `shown` has an older `contextCSN`. Such an answer is used only if the server has newer entries: it
+    /// crashed, or it is another server of the same name in the middle of a refresh.
+    #[must_use]
+    pub fn has_older_changes(&self, shown: &Self) -> bool {
+        self.changes_behind(shown).is_some()
     }
 
     fn changes_behind(&self, shown: &Self) -> Option<Behind> {
@@ -337,7 +350,7 @@ mod tests {
         assert!(of("a", 100).behind(&of("a", 99)).is_some());
         assert_eq!(of("a", 100).behind(&of("a", 100)), None);
         assert_eq!(of("a", 100).behind(&of("b", 1)), None);
-        assert!(!of("a", 100).is_comparable(&of("b", 1)));
+        assert!(of("a", 100).is_restored(&of("b", 1)) && !of("a", 100).is_restored(&of("a", 101)));
         assert_eq!(of("a", 100).advanced(&of("b", 1), now()).counts.len(), 2);
     }
 

@@ -14,6 +14,8 @@ pub struct Held {
     pub created: Option<Timestamp>,
     /// The gids of the groups that name the entry. The entry's account keeps no other gids.
     pub groups: BTreeSet<Gid>,
+    /// The SSH keys of a person. The entry's account keeps no other keys.
+    pub ssh_keys: BTreeSet<String>,
 }
 
 /// A group or tool that shows a gid.

@@ -43,6 +43,9 @@ pub struct SourceRead {
     pub server: Option<String>,
     /// Whether an account that is missing from `entries` is absent.
     pub completeness: Completeness,
+    /// Whether a sentinel is missing, or hides an attribute that it must show. The answer may then come from another
+    /// directory, or hide the marks of disabled accounts.
+    pub lacks_sentinel: bool,
     /// Where uids and gids came from, as a text for administrators; `None` if there is no choice.
     pub numbers: Option<String>,
     /// The kinds that were asked for. The read says nothing about accounts of other kinds.
@@ -90,6 +93,7 @@ impl SourceRead {
             source: source.to_owned(),
             server: None,
             completeness: Completeness::Complete,
+            lacks_sentinel: false,
             numbers: None,
             kinds: kinds.into_iter().collect(),
             entries,

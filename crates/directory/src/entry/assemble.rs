@@ -69,10 +69,11 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, &numbers, rules))));
     let reading_of = |kind: AccountKind| &readings[&kind];
     let (candidates, companions) = sort_out(source, raw.trees, |kind, raw| reading_of(kind).id(raw));
-    if problems.is_empty() {
-        // After another problem, a missing sentinel proves nothing new.
-        problems.extend(missing_sentinels(source, candidates.iter().chain(&companions)));
-    }
+    // After another problem, a missing sentinel proves nothing new.
+    let missing =
+        problems.is_empty().then(|| missing_sentinels(source, candidates.iter().chain(&companions))).flatten();
+    let lacks_sentinel = missing.is_some();
+    problems.extend(missing);
 
     let tools = Companions::of(&candidates, &companions, reading_of);
     // The checks of single entries run in parallel with the work that needs all of them. With many entries, both take a
@@ -125,6 +126,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     });
     let mut read = SourceRead {
         server: raw.server,
+        lacks_sentinel,
         marks: Marks { ids: numbers.decided(), ..*raw.marks },
         labels: labels(source),
         behind: raw.behind.into_iter().collect(),
@@ -136,7 +138,9 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             Ok(entry) => read.entries.push(entry),
             Err(rejected) => {
                 let groups = candidate.id.as_ref().and_then(|id| closed.gids.get(id)).cloned().unwrap_or_default();
-                let held = Held { created: reading_of(candidate.kind).created(&candidate.raw), groups };
+                let reading = reading_of(candidate.kind);
+                let created = reading.created(&candidate.raw);
+                let held = Held { created, groups, ssh_keys: reading.ssh_keys(candidate.kind, &candidate.raw) };
                 read.held.insert(rejected.dn.clone(), held);
                 read.rejected.push(*rejected);
             }

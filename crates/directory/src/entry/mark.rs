@@ -44,12 +44,16 @@ impl DisabledMark {
         if matches!(self.test, MarkTest::Bits(_)) && !raw.has(name) {
             return Err(format!("{name} is missing, or hidden from Bursar"));
         }
-        for value in raw.texts(name) {
-            if let Some(shown) = self.test.matches(value, now).map_err(|why| format!("{name} {why}"))? {
-                return Ok(Some(format!("{name}: {shown}")));
+        let mut unreadable = None;
+        for value in raw.values(name) {
+            let value = String::from_utf8_lossy(value);
+            match self.test.matches(&value, now) {
+                Ok(Some(shown)) => return Ok(Some(format!("{name}: {shown}"))),
+                Ok(None) => {}
+                Err(why) => unreadable = Some(format!("{name} {why}")),
             }
         }
-        Ok(None)
+        unreadable.map_or(Ok(None), Err)
     }
 }
 
@@ -146,6 +150,20 @@ mod tests {
         assert_eq!(mark("nsAccountLock", &[]), Ok(None));
         assert_eq!(mark("policy=cn=disabled,*", &[("policy", "CN=Disabled,dc=x")]), yes("policy: CN=Disabled,dc=x"));
         assert_eq!(mark("policy=cn=disabled,*", &[("policy", "cn=default,dc=x")]), Ok(None));
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_read_hides_no_other_value() {
+        let end = |values: &[&str]| {
+            let pairs: Vec<(&str, &str)> = values.iter().map(|value| ("pwdEndTime", *value)).collect();
+            mark("pwdEndTime<now", &pairs)
+        };
+        assert_eq!(end(&["soon", "20261120000000Z"]), yes("pwdEndTime: 2026-11-20T00:00:00Z"));
+        assert!(end(&["soon", "20991120000000Z"]).is_err() && end(&["20991120000000Z", "soon"]).is_err());
+        let mut raw = RawEntry::new("cn=a".to_owned());
+        raw.add(b"locked", &[0xff]);
+        let locked: DisabledMark = "locked".parse().expect("the mark is valid");
+        assert!(locked.of(&raw, Timestamp::UNIX_EPOCH).is_ok_and(|mark| mark.is_some()), "the value is not text");
     }
 
     #[test]

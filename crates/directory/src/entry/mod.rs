@@ -194,7 +194,7 @@ impl Reading<'_> {
             mail: first(raw, &self.attributes.mail).filter(|_| is_person),
             person: if kind == AccountKind::User { self.person(raw) } else { None },
             display_name: display_names.filter(|_| is_person).find_map(|attribute| first(raw, attribute)),
-            ssh_keys: if kind == AccountKind::User { self.ssh_keys(raw) } else { BTreeSet::new() },
+            ssh_keys: self.ssh_keys(kind, raw),
             disabled: disabled.clone(),
             created: self.created(raw),
             members: BTreeMap::new(),
@@ -202,9 +202,12 @@ impl Reading<'_> {
         })
     }
 
-    /// Returns at most one key more than is allowed, each cut to one character more than is allowed, so that later
-    /// checks notice the excess.
-    fn ssh_keys(&self, raw: &RawEntry) -> BTreeSet<String> {
+    /// Returns the keys of a person: at most one key more than is allowed, each cut to one character more than is
+    /// allowed, so that later checks notice the excess.
+    fn ssh_keys(&self, kind: AccountKind, raw: &RawEntry) -> BTreeSet<String> {
+        if kind != AccountKind::User {
+            return BTreeSet::new();
+        }
         let cut = |key: &str| key.trim().chars().take(MAX_KEY_BYTES + 1).collect();
         let keys: BTreeSet<String> = raw.texts(&self.attributes.ssh_keys).map(cut).collect();
         keys.into_iter().take(MAX_KEYS + 1).collect()

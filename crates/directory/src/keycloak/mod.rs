@@ -58,7 +58,7 @@ pub async fn look_up(config: &KeycloakConfig, source: &SourceConfig, due: &[Due]
                 return proofs;
             }
         };
-        progress::page();
+        progress::page(0);
         proofs.insert(id.clone(), Proof { servers: vec![(session.server(), place)] });
     }
     proofs

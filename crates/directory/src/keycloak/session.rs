@@ -280,8 +280,8 @@ impl Session {
             let (first, max) = (at.to_string(), (size + overlap).to_string());
             let query = [&[("first", first.as_str()), ("max", max.as_str())], more].concat();
             let page: Vec<T> = self.get(path, &query).await?;
-            crate::progress::page();
             let (count, full) = (page.len(), page.len() >= size + overlap);
+            crate::progress::page(count);
             let begins = page.iter().position(|item| Some(item.id()) == last.as_deref());
             let moved = page.iter().any(|item| seen.contains(item.id()));
             // The entries before the last entry are known, or were added meanwhile.

@@ -43,13 +43,18 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 const GOOD: Duration = Duration::from_mins(1);
 
 /// Follows `source` until the future is dropped. `changed` is notified after each change of the mirror has been stored.
+/// No server is asked before the first read of the source, because that read says which servers are behind.
 pub async fn follow(source: SourceConfig, memory: SyncCache, changed: Arc<Notify>) {
     let SourceKind::Ldap(config) = &source.kind else { return };
     let _ended = Ended { memory: &memory, source: &source.name };
     let mut pause = FIRST_PAUSE;
     loop {
+        let Some(servers) = memory.servers(&source.name) else {
+            sleep(FIRST_PAUSE).await;
+            continue;
+        };
         let began = now();
-        let Err(why) = follow_once(config, &source, &memory, &changed).await;
+        let Err(why) = follow_once(config, &source, &memory, &servers, &changed).await;
         memory.stop_following(&source.name);
         if now() - began > GOOD {
             pause = FIRST_PAUSE;
@@ -77,15 +82,15 @@ async fn follow_once(
     config: &LdapConfig,
     source: &SourceConfig,
     memory: &SyncCache,
+    servers: &ServerHistory,
     changed: &Notify,
 ) -> Result<Infallible, String> {
-    let servers = memory.servers(&source.name);
-    let mut connection = Search::new(&servers).open(config, source).await.map_err(|raw| why(&raw))?;
+    let mut connection = Search::new(servers).open(config, source).await.map_err(|raw| why(&raw))?;
     let server = connection.server.clone();
     let found_wrong = memory.found_wrong(&source.name);
     let known = match memory.of(source).filter(|kept| kept.server == server) {
         Some(known) => known,
-        None => begun(config, source, memory, &server, &servers).await?,
+        None => begun(config, source, memory, &server, servers).await?,
     };
     let mut following =
         Following { source, memory, changed, server: &server, known, found_wrong, trees: BTreeMap::new(), live: false };

@@ -20,7 +20,7 @@ use crate::source::{LdapConfig, SourceConfig};
 
 /// The time of an entry's last change: OpenLDAP's attribute, and the one of other servers. `whenChanged` is not used,
 /// because each domain controller has its own value.
-pub(super) const STAMPS: [&str; 2] = ["entryCSN", "modifyTimestamp"];
+pub(crate) const STAMPS: [&str; 2] = ["entryCSN", "modifyTimestamp"];
 /// Returns the attributes with the time of the last change that are requested of each entry of `source`.
 pub(super) fn stamps(source: &SourceConfig) -> impl Iterator<Item = String> {
     STAMPS.iter().filter(|_| !source.attributes.windows).map(|stamp| (*stamp).to_owned())
@@ -48,13 +48,15 @@ async fn shown(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> R
     }
     for (context, suffix) in contexts(ldap, source, config.timeout).await? {
         let entries = found(ldap, &context, "(objectClass=*)", &[CONTEXT_CSN], config.timeout).await?;
-        for csn in entries.iter().flat_map(|entry| entry.texts(CONTEXT_CSN)) {
-            if let (Some(stamp), Some(id)) = (Stamp::parse(csn), server_id(csn)) {
-                marks.changes.insert(format!("{} {id}", suffix.canonical()), stamp);
-            }
-        }
+        marks.changes.extend(entries.iter().flat_map(|entry| newest_changes(entry, &suffix)));
     }
     Ok(marks)
+}
+
+/// Returns the times in the `contextCSN` of the entry at `suffix`, by suffix and server id.
+pub(crate) fn newest_changes<'e>(entry: &'e RawEntry, suffix: &'e Dn) -> impl Iterator<Item = (String, Stamp)> + 'e {
+    let one = move |csn: &str| Some((format!("{} {}", suffix.canonical(), server_id(csn)?), Stamp::parse(csn)?));
+    entry.texts(CONTEXT_CSN).filter_map(one)
 }
 
 /// Returns the databases of a server that hold a tree of `source`: their suffixes, as text and parsed.
@@ -122,7 +124,7 @@ fn server_id(csn: &str) -> Option<&str> {
 
 /// Returns the times of the last change of the most recently changed `entries`, and of the entries that are already in
 /// `known`.
-pub(super) fn witnesses<'a>(
+pub(crate) fn witnesses<'a>(
     source: &SourceConfig,
     entries: impl Iterator<Item = &'a std::sync::Arc<RawEntry>>,
     known: &Marks,

@@ -159,7 +159,7 @@ async fn search(
     let asking = ldap.search(base, Scope::Subtree, filter, vec![source.attributes.id.as_str()]);
     let SearchResult(items, answer) =
         timeout(limit, asking).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
-    progress::page();
+    progress::page(0);
     if answer.rc != 0 {
         return Err(ReadError::Answer(meaning(&answer)));
     }

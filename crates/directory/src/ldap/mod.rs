@@ -7,7 +7,7 @@ mod active_directory;
 mod connection;
 mod dirsync;
 pub mod follow;
-mod freshness;
+pub(crate) mod freshness;
 pub mod lookup;
 mod moved;
 pub mod range;
@@ -174,7 +174,7 @@ async fn read_matching(
         let first = cookie.is_empty();
         let page = read_page(ldap, PagedResults { size, cookie }, tree, attributes, &mut pages);
         let answer = timeout(config.timeout, page).await.map_err(|_| ReadError::Timeout(config.timeout))??;
-        progress::page();
+        progress::page(pages.entries.len() - before);
         pages.referrals.extend(answer.refs.iter().cloned());
         if answer.rc != 0 {
             return Err(ReadError::Answer(meaning(&answer)));

@@ -279,16 +279,17 @@ impl Told {
         let mut ended = false;
         while !ended {
             let page = async {
-                for _ in 0..PAGE {
+                for count in 0..PAGE {
                     match super::next(stream).await? {
                         Some(item) => self.take(item)?,
-                        None => return Ok::<bool, ReadError>(true),
+                        None => return Ok::<(bool, usize), ReadError>((true, count)),
                     }
                 }
-                Ok(false)
+                Ok((false, PAGE))
             };
-            ended = timeout(limit, page).await.map_err(|_| ReadError::Timeout(limit))??;
-            crate::progress::page();
+            let (is_end, count) = timeout(limit, page).await.map_err(|_| ReadError::Timeout(limit))??;
+            ended = is_end;
+            crate::progress::page(if self.keeps { count } else { 0 });
         }
         let answer = stream.finish().await;
         if answer.rc != 0 {

@@ -17,7 +17,7 @@ use crate::{keycloak, ldap, ldif};
 pub(crate) async fn full(source: &SourceConfig, known: &ServerHistory) -> RawRead {
     match &source.kind {
         SourceKind::Ldap(config) => ldap::read(config, source, known).await,
-        SourceKind::Ldif(config) => ldif::read(config, source).await,
+        SourceKind::Ldif(config) => ldif::read(config, source, known).await,
         SourceKind::Keycloak(config) => keycloak::read(config, source).await,
     }
 }
@@ -42,7 +42,12 @@ pub(crate) async fn changes(
         let read = told(source, &kept, Way::Persist, rules);
         let shown = memory.last_shown(&source.name);
         let marks = shown.map(|shown| Marks { entries: read.marks.entries.clone(), ids: read.marks.ids, ..shown });
-        return SourceRead { marks: marks.unwrap_or_else(|| read.marks.clone()), ..read };
+        let mut marks = marks.unwrap_or_else(|| read.marks.clone());
+        // The pushed changes are newer than the state that the server showed last.
+        for (key, shown) in &mut marks.changes {
+            *shown = known.marks.changes.get(key).map_or(*shown, |known| (*known).max(*shown));
+        }
+        return SourceRead { marks, ..read };
     }
     match refresh(source, memory.of(source).as_deref(), known).await {
         Ok(kept) => {

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 
 use crate::fetch::LastRead;
 use crate::ldap::refusals::Refusals;
+use crate::progress::Counters;
 use crate::source::SourceConfig;
 use crate::sync::mirror::Mirror;
 
@@ -60,7 +61,7 @@ pub enum Mark {
 #[derive(Debug, Clone, Default)]
 pub struct SyncCache {
     slots: Arc<Mutex<BTreeMap<String, Slot>>>,
-    steps: Option<Arc<AtomicU64>>,
+    counters: Counters,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -72,6 +73,8 @@ struct Slot {
     found_wrong: u64,
     /// The known facts about the source's servers. They stay if the entries are dropped.
     servers: ServerHistory,
+    /// Whether `servers` has what the ledger knows.
+    is_known: bool,
     /// The replication state that the server showed when it was last asked while it pushed changes.
     shown: Option<Marks>,
 }
@@ -87,8 +90,8 @@ pub struct ServerHistory {
     pub now: Timestamp,
     /// Binds that were refused.
     pub refusals: Refusals,
-    /// A counter of the pages that are read.
-    pub steps: Option<Arc<AtomicU64>>,
+    /// The counters of the read.
+    pub counters: Counters,
 }
 
 impl ServerHistory {
@@ -103,7 +106,14 @@ impl SyncCache {
     /// Returns an empty cache that counts each page of its reads in `steps`.
     #[must_use]
     pub fn counting(steps: Arc<AtomicU64>) -> Self {
-        Self { steps: Some(steps), ..Self::default() }
+        Self { counters: Counters { steps: Some(steps), entries: None }, ..Self::default() }
+    }
+
+    /// Returns this cache for a read that counts its entries in `entries`.
+    #[must_use]
+    pub fn counting_entries(&self, entries: Arc<AtomicU64>) -> Self {
+        let counters = Counters { entries: Some(entries), ..self.counters.clone() };
+        Self { counters, ..self.clone() }
     }
 
     /// Returns the cached state of `source`, if it was read with the same configuration.
@@ -128,13 +138,15 @@ impl SyncCache {
         slot.servers.marks = marks;
         slot.servers.answered = server;
         slot.servers.now = now;
-        ServerHistory { steps: self.steps.clone(), ..slot.servers.clone() }
+        slot.is_known = true;
+        ServerHistory { counters: self.counters.clone(), ..slot.servers.clone() }
     }
 
-    /// Returns what is known about a source's servers.
+    /// Returns what is known about a source's servers; `None` before [`Self::know`]. A server that is behind cannot be
+    /// recognized before.
     #[must_use]
-    pub fn servers(&self, source: &str) -> ServerHistory {
-        self.lock().entry(source.to_owned()).or_default().servers.clone()
+    pub fn servers(&self, source: &str) -> Option<ServerHistory> {
+        self.lock().get(source).filter(|slot| slot.is_known).map(|slot| slot.servers.clone())
     }
 
     /// Records the replication state of the server that pushes changes.
@@ -169,7 +181,8 @@ impl SyncCache {
     pub fn forget(&self, source: &str) {
         let mut slots = self.lock();
         let slot = slots.entry(source.to_owned()).or_default();
-        *slot = Slot { servers: slot.servers.clone(), found_wrong: slot.found_wrong + 1, ..Slot::default() };
+        let (servers, is_known) = (slot.servers.clone(), slot.is_known);
+        *slot = Slot { servers, is_known, found_wrong: slot.found_wrong + 1, ..Slot::default() };
     }
 
     /// Returns how often the entries of `source` were found wrong.

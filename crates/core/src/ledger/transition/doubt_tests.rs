@@ -16,9 +16,10 @@ use crate::plan::guard::{Bounds, approve, guard};
 use crate::plan::{Plan, Refusal};
 use crate::policy::Policy;
 use crate::snapshot::freshness::{Behind, Marks, Stamp};
+use crate::snapshot::held::Held;
 use crate::snapshot::named::MemberName;
 use crate::snapshot::proof::{EntryPlace, Proof};
-use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
+use crate::snapshot::{Completeness, DirectorySnapshot, Entry, RejectedEntry, Role, SourceRead};
 
 pub(super) const SOURCE: &str = "people";
 pub(super) const HOUR: i64 = 3600;
@@ -193,6 +194,73 @@ fn a_partial_read_enables_nobody() {
     assert_eq!(story.account("p0").disabled.as_deref(), Some("mark: yes"));
     story.hears(read(all));
     assert_eq!(story.account("p0").disabled, None);
+}
+
+/// Such an answer comes from another directory, or hides the marks of disabled accounts.
+#[test]
+fn an_answer_without_its_sentinels_adds_nothing_and_removes_nothing() {
+    let mut all = people(4);
+    all[0].disabled = Some("mark: yes".to_owned());
+    all.push(group("a", &[0, 1]));
+    let mut story = Story::begin(all.clone());
+    story.hears(SourceRead { marks: marks("20260901000000.0Z"), ..read(all.clone()) });
+    let mut other = all.clone();
+    other[0].disabled = None;
+    other[1].disabled = Some("mark: yes".to_owned());
+    other[2].ssh_keys = BTreeSet::from(["ssh-ed25519 other".to_owned()]);
+    other[3].name = "q3".to_owned();
+    other[4] = group("a", &[1, 2]);
+    other.extend([person(9), group("wheel", &[9])]);
+    let before = story.ledger.clone();
+    for _ in 0..48 {
+        let why = "sentinel not found".to_owned();
+        let shown = SourceRead { marks: marks("20260902000000.0Z"), lacks_sentinel: true, ..read(other.clone()) };
+        story.hears(SourceRead { completeness: Completeness::Partial { why }, ..shown });
+        story.later(HOUR);
+        let mut expected = before.accounts.clone();
+        for account in expected.values_mut().filter(|account| account.name == "p1") {
+            account.disabled = Some("mark: yes".to_owned());
+        }
+        assert_eq!(story.ledger.accounts, expected, "only a new mark is believed");
+        assert_eq!(story.ledger.marks, before.marks, "the right server is not behind another directory");
+    }
+    let why: Vec<&str> = story.ledger.rejected.iter().map(|rejected| rejected.why.as_str()).collect();
+    assert!(why.len() == 2 && why.iter().all(|why| why.contains("sentinel")), "{why:?}");
+    story.hears(SourceRead { marks: marks("20260902000000.0Z"), ..read(other) });
+    assert_eq!((story.ledger.rejected.len(), story.count(|account| account.name == "p9")), (0, 1));
+}
+
+#[test]
+fn a_rejected_entry_loses_the_ssh_keys_that_it_no_longer_shows() {
+    let keys = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+    let rejected = |names: &[&str], completeness: Completeness| {
+        let Entry { kind, dn, name, id, .. } = person(0);
+        let held = Held { ssh_keys: keys(names), ..Held::default() };
+        let entry = RejectedEntry {
+            source: SOURCE.to_owned(),
+            kind,
+            dn: dn.clone(),
+            name: Some(name),
+            id: Some(id),
+            disabled: None,
+            why: "no home".to_owned(),
+            reason: None,
+        };
+        let read = read(people(3).split_off(1));
+        SourceRead { rejected: vec![entry], held: BTreeMap::from([(dn, held)]), completeness, ..read }
+    };
+    let mut all = people(3);
+    all[0].ssh_keys = keys(&["good", "stolen"]);
+    let mut story = Story::begin(all);
+    let partial = Completeness::Partial { why: "size limit".to_owned() };
+    for (shown, completeness, expected) in [
+        (&["good"][..], partial, &["good", "stolen"][..]),
+        (&["good", "new"], Completeness::Complete, &["good"]),
+        (&[], Completeness::Complete, &[]),
+    ] {
+        story.hears(rejected(shown, completeness));
+        assert_eq!(story.account("p0").ssh_keys, keys(expected), "{shown:?}");
+    }
 }
 
 #[test]

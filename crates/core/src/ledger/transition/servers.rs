@@ -24,7 +24,8 @@ impl<'a> Memory<'a> {
     pub(super) fn server(&mut self, read: &'a SourceRead, complete: bool) -> Option<Moved> {
         let known = self.ledger.marks.get(&read.source);
         let standing = known.and_then(|known| known.moved.clone()).filter(|moved| moved.stands(self.now));
-        if matches!(read.completeness, Completeness::Stale { .. }) {
+        // If the answer comes from another directory, its marks would make the right servers look behind.
+        if read.lacks_sentinel || matches!(read.completeness, Completeness::Stale { .. }) {
             return standing;
         }
         let is_silent = read.marks.says_nothing();
@@ -50,21 +51,29 @@ impl<'a> Memory<'a> {
             None => server.to_owned(),
         };
         let shown = controller(server, &read.marks, is_silent);
-        let other = known.filter(|known| {
+        let former = |known: &SourceMark| {
             let before = controller(&known.server, &known.marks, known.marks.silent);
-            !known.server.is_empty() && before != shown && known.marks.is_of_another(&read.marks)
+            if known.marks.is_restored(&read.marks) { format!("{before}, before it was restored") } else { before }
+        };
+        let other = known.filter(|known| {
+            !known.server.is_empty() && former(known) != shown && known.marks.is_of_another(&read.marks)
         });
-        let slow = known.filter(|known| other.is_none() && known.marks.is_slow_clock(&read.marks, self.now));
+        let is_older = |known: &&SourceMark| {
+            known.marks.is_slow_clock(&read.marks, self.now) || known.marks.has_older_changes(&read.marks)
+        };
+        let older = known.filter(|known| other.is_none() && is_older(known));
         let moved = match other {
-            None if slow.is_some() => {
-                self.went_back(&read.source, &shown);
+            None if older.is_some() => {
+                if standing.is_none() {
+                    self.went_back(&read.source, &shown);
+                }
                 let begun = || Moved { at: self.now, former: shown.clone(), ..Moved::default() };
                 let standing = standing.unwrap_or_else(begun);
                 let since = Some(standing.since.unwrap_or(standing.at).min(self.now));
                 Some(Moved { at: self.now, since, is_back: false, ..standing })
             }
             Some(known) => {
-                let former = controller(&known.server, &known.marks, known.marks.silent);
+                let former = former(known);
                 self.server_changed(&read.source, &former, &shown);
                 let standing = standing.unwrap_or_else(|| Moved { at: self.now, ..Moved::default() });
                 let first = standing.since.unwrap_or(standing.at).min(self.now);
@@ -131,8 +140,8 @@ impl<'a> Memory<'a> {
 
     fn went_back(&mut self, source: &str, server: &str) {
         let reason = format!(
-            "{server} shows one entry of source {source} with an older time than before: a server has a wrong clock, or \
-             this one is behind"
+            "{server} shows an older time of source {source} than before, as after a crash or if a clock is wrong: it may \
+             be behind"
         );
         self.result.events.push(Event::new(
             "directory server changed",

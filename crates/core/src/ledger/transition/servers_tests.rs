@@ -117,6 +117,27 @@ fn for_half_an_hour_a_server_that_shows_one_older_entry_adds_no_access() {
     assert_eq!(story.events.iter().filter(|event| *event == "directory server changed").count(), 1);
 }
 
+/// The server crashed, or another server of the same name is in the middle of a refresh.
+#[test]
+fn a_server_whose_context_csn_is_older_than_its_entries_adds_no_access() {
+    let all = people(3);
+    let gone = person(9);
+    let of = |time: &str, entries: &[Entry]| SourceRead { marks: marks(time), ..read(entries.to_vec()) };
+    let mut story = Story::begin(all.clone());
+    story.hears(of("20260901000200.0Z", &all));
+    let more = [&all[..], std::slice::from_ref(&gone)].concat();
+    for _ in 0..3 {
+        story.later(60);
+        story.hears(of("20260901000100.0Z", &more));
+        assert_eq!(story.count(|account| account.name == "p9"), 0);
+    }
+    assert_eq!(story.events.iter().filter(|event| *event == "directory server changed").count(), 1);
+    // The next write proves that the server is not behind, and half an hour is over.
+    story.later(30 * 60);
+    story.hears(of("20260901000300.0Z", &more));
+    assert_eq!(story.count(|account| account.name == "p9"), 1);
+}
+
 #[test]
 fn another_controller_of_the_same_name_adds_no_access_until_the_former_one_agrees() {
     let mut all = people(2);
@@ -265,6 +286,69 @@ fn adoptions_do_not_wait_for_ever_while_controllers_take_turns() {
     story.ledger.orders.push(Order { id: 2, account, what: OrderKind::AdoptAccount, note, bulk: None, object: None });
     hear(&mut story, &after, 70);
     assert!(story.ledger.orders.is_empty() && story.events.contains(&"account not adopted".to_owned()));
+}
+
+#[test]
+fn for_half_an_hour_a_restored_controller_adds_no_access() {
+    let mut all = people(3);
+    all[0].disabled = Some("mark: yes".to_owned());
+    let of = |database: &str, entries: &[Entry]| {
+        let counts = BTreeMap::from([(database.to_owned(), 100)]);
+        let marks = Marks { counts, ..controller("dc1") };
+        SourceRead { server: Some("a".to_owned()), marks, ..read(entries.to_vec()) }
+    };
+    let mut story = Story::begin(all.clone());
+    story.hears(of("first", &all));
+    let mut backup = all.clone();
+    backup[0].disabled = None;
+    backup.push(person(9));
+    for (minutes, is_settled) in [(1, false), (29, false), (2, true)] {
+        story.later(minutes * 60);
+        story.hears(of("second", &backup));
+        let is_new = story.count(|account| account.name == "p9") == 1;
+        assert_eq!((story.account("p0").disabled.is_none(), is_new), (is_settled, is_settled));
+    }
+    assert_eq!(story.events.iter().filter(|event| *event == "directory server changed").count(), 1);
+    // Both databases are known now.
+    story.later(60);
+    story.hears(of("second", &[&backup[..], &[person(8)]].concat()));
+    assert_eq!(story.count(|account| account.name == "p8"), 1);
+}
+
+#[test]
+fn for_half_an_hour_a_server_that_may_lack_changes_adds_no_access() {
+    let stamp = |text: &str| Stamp::parse(text).expect("the time is valid");
+    let csn = |ids: &[&str]| Marks {
+        changes: ids.iter().map(|id| ((*id).to_owned(), stamp("20260901000000.0Z"))).collect(),
+        ..Marks::default()
+    };
+    let entries = Marks { entries: [(DirectoryId("u1".to_owned()), stamp("20260901000000Z"))].into(), ..csn(&[]) };
+    let mut all = people(3);
+    let gone = all.remove(0);
+    for (known, shown, holds) in [
+        // The other server has never heard of the changes of server 002.
+        (csn(&["dc=x 001", "dc=x 002"]), csn(&["dc=x 001"]), true),
+        (csn(&["dc=x 001"]), csn(&["dc=x 001", "dc=x 002"]), false),
+        // The times of entries do not show that the other server lacks a deletion.
+        (entries.clone(), entries.clone(), true),
+    ] {
+        let of = |server: &str, marks: &Marks, entries: &[Entry]| SourceRead {
+            server: Some(server.to_owned()),
+            marks: marks.clone(),
+            ..read(entries.to_vec())
+        };
+        let mut story = Story::begin(all.clone());
+        story.hears(of("a", &known, &all));
+        story.later(60);
+        story.hears(of("b", &shown, &[&all[..], std::slice::from_ref(&gone)].concat()));
+        assert_eq!(story.count(|account| account.name == "p0"), usize::from(!holds), "{shown:?}");
+        // The same server shows its own changes.
+        let mut story = Story::begin(all.clone());
+        story.hears(of("a", &known, &all));
+        story.later(60);
+        story.hears(of("a", &known, &[&all[..], std::slice::from_ref(&gone)].concat()));
+        assert_eq!(story.count(|account| account.name == "p0"), 1, "{known:?}");
+    }
 }
 
 /// A person in the directory of the property test.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::arguments::{Archive, ArchiveApply, ArchiveFile, MaybeAccount};
+use super::arguments::{Archive, ArchiveApply, ArchiveFile, MaybeWhy};
 use super::context::{Context, as_bursar, ledger_of};
 use super::exit::{Exit, Failure};
 use super::recovery::may;

@@ -148,8 +148,8 @@ impl Inbox {
 
     /// Runs `work` to its end, and handles events meanwhile.
     pub(super) async fn during<T>(&mut self, under_way: &UnderWay, work: impl Future<Output = T>) -> T {
-        let UnderWay { status, reading, exposition, health, work } = under_way;
-        let Work { interrupt, hurry, stop, progress, .. } = work;
+        let UnderWay { status, reading, exposition, health, work: Work { interrupt, hurry, stop, progress, .. } } =
+            under_way;
         tokio::pin!(work);
         let (mut deadline, mut patience) = (None, None);
         let may_be_cut = !self.was_cut;

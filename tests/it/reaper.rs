@@ -266,7 +266,7 @@ fn a_tenant_cannot_keep_a_pod_past_its_end() {
     let told = world.rows("SELECT detail FROM history WHERE action = 'pod reaped'");
     let details: String = told.iter().filter_map(|row| row["detail"].as_str()).collect();
     assert!(details.contains("Pod/of-padded"), "{details}");
-    assert!(details.contains("there is no ReplicaSet web%20"), "{details}");
+    assert!(details.contains("no ReplicaSet web%20"), "{details}");
     for what in ["deployments", "replicasets"] {
         let replicas = world.kubectl(&["get", what, "-n", &foo, "-o", "jsonpath={.items[*].spec.replicas}"]);
         assert_eq!(replicas, "1", "{what} of the site's manifest go on");

@@ -147,7 +147,7 @@ fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
     fs::remove_file(world.state_dir().join("ledger.db")).expect("the file exists");
     fs::rename(&aside, &access).expect("the file exists");
     let here = [("/root/admin.kubeconfig", admin.as_str())];
-    let mut steps = steps(LOST_LEDGER, "Without one", &here);
+    let mut steps = steps(LOST_LEDGER, "Without a backup", &here);
     steps.retain(|step| step[1] != "quota"); // no quota differs here
     assert_eq!(steps.len(), 2, "{steps:?}");
     let rebuilt = follow(&config, &steps[0]);

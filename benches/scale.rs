@@ -46,10 +46,10 @@ fn main() {
         .expect("the system allows a runtime");
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["make", folder, tenants] => {
-            runtime.block_on(make(Path::new(folder), tenants.parse().expect("the argument is a number")))
+            runtime.block_on(make(Path::new(folder), tenants.parse().expect("the argument is a number")));
         }
         ["start", folder, tenants] => {
-            runtime.block_on(start(Path::new(folder), tenants.parse().expect("the argument is a number")))
+            runtime.block_on(start(Path::new(folder), tenants.parse().expect("the argument is a number")));
         }
         sizes => {
             let folder = Folder::create("bench-scale");

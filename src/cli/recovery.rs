@@ -29,9 +29,8 @@ pub(super) async fn restore(context: &Context, path: &Path, older: bool) -> Resu
     let settings = context.settings()?;
     may()?;
     // Opened as the caller, because user `bursar` may not be allowed to read it.
-    let backup = File::open(path).and_then(|file| match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other("it is not a regular file")),
+    let backup = File::open(path).and_then(|file| {
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
     });
     let mut backup = backup.map_err(|error| {
         let (path, folder) = (path.display(), backup::folder(&settings.state_dir));

@@ -94,13 +94,19 @@ fn has(unit: &str, (directive, why): (&str, &str)) {
 #[test]
 fn each_unit_has_all_its_hardening_directives() {
     for unit in [DAEMON, HOMED, WEBHOOK, APPROVER] {
-        ALL.iter().for_each(|directive| has(unit, *directive));
+        for directive in ALL {
+            has(unit, directive);
+        }
     }
     for unit in [DAEMON, WEBHOOK, APPROVER] {
-        ON_THE_NETWORK.iter().for_each(|directive| has(unit, *directive));
+        for directive in ON_THE_NETWORK {
+            has(unit, directive);
+        }
     }
     for unit in [WEBHOOK, APPROVER] {
-        OF_THE_WEBHOOK.iter().for_each(|directive| has(unit, *directive));
+        for directive in OF_THE_WEBHOOK {
+            has(unit, directive);
+        }
     }
     for directive in OF_THE_DAEMON {
         has(DAEMON, directive);

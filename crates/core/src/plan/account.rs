@@ -17,7 +17,6 @@ use crate::packed_text::DigestText;
 
 /// The steps for one account.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each fact is independent of the others")]
 pub struct AccountPlan {
     /// The account's id in the ledger.
     pub id: AccountId,

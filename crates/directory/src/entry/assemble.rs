@@ -148,12 +148,10 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     }
     read.gids = gid_claims(&closed, &tools, &read.entries, reading_of);
     read.kept_gids = closed.kept_gids.iter().map(|(id, gids)| ((*id).clone(), gids.clone())).collect();
-    for (id, groups) in &rejected {
-        for group in groups {
-            let of = holders.entry(*group).or_default();
-            if !of.contains(&id) {
-                of.push(id);
-            }
+    for (id, group) in rejected.iter().flat_map(|(id, groups)| groups.iter().map(move |group| (id, group))) {
+        let of = holders.entry(*group).or_default();
+        if !of.contains(&id) {
+            of.push(id);
         }
     }
     read.dangling = groups.dangling(&index, &holders);

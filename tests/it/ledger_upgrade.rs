@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use bursar::ledger::LedgerState;
 use bursar::store::{FILE, ReadStore, Store};
 use bursar_testkit::folder::Folder;
 use bursar_testkit::process::run;
@@ -81,7 +82,11 @@ fn every_earlier_schema_is_upgraded_without_a_loss_of_data() {
         assert!(file == fs::read(&ledger).expect("the ledger is readable"), "{number}: a reader changed the file");
 
         let (mut store, lock) = runtime.block_on(Store::open(folder.path())).expect("the ledger is upgraded");
-        assert_eq!(*store.state(), early, "{number}");
+        // Not the whole ledgers: a migration writes the time at which it runs.
+        let of = |ledger: &LedgerState| {
+            (ledger.accounts.clone(), ledger.tenants.clone(), ledger.objects.clone(), ledger.certificates.clone())
+        };
+        assert_eq!(of(store.state()), of(&early), "{number}");
         assert_eq!(kept.map(count), before, "{number}");
         let account = store.state().accounts.values().next().expect("the sample has an account").clone();
         let renamed = bursar::ledger::Account { name: "renamed".to_owned(), ..account };

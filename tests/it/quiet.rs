@@ -26,7 +26,6 @@ use kube::{Api, Config};
 use serde_json::{Map, Value, json};
 use sqlx::AssertSqlSafe;
 
-use crate::approver_site;
 use crate::world::World;
 
 const DAEMON: &str = "bursar:daemon";
@@ -592,22 +591,6 @@ fn the_daemons_role_grants_exactly_the_rights_that_are_used() {
     assert!(beyond.is_empty(), "used but not granted: {beyond:#?}");
     let unused: BTreeSet<Right> = granted.difference(&used).cloned().collect();
     assert_eq!(unused, unseen(), "granted but never used, except for rights that an audit log does not show");
-
-    // With an approver, the daemon loses the two rights to approve, and a certificate uses none that it does not have.
-    world.stop();
-    approver_site::install(&world);
-    let _approver = approver_site::start(&world);
-    let mark = world.servers.cluster.audit_mark();
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
-    let requests = asked(&world, mark);
-    assert!(requests.iter().any(|it| it.verb == "create" && it.uri.contains("/certificatesigningrequests")));
-    let refused: Vec<&Request> = requests.iter().filter(|it| it.status == 403 && !is_probe(it)).collect();
-    assert!(refused.is_empty(), "{refused:#?}");
-    let approving = [("certificatesigningrequests/approval", "patch"), ("signers", "approve")]
-        .map(|(resource, verb)| -> Right { ("certificates.k8s.io".to_owned(), resource.to_owned(), verb.to_owned()) });
-    let kept: BTreeSet<Right> = granted.difference(&approving.into()).cloned().collect();
-    assert_eq!(self::granted(&world), kept);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -172,15 +172,13 @@ impl<'a> Memory<'a> {
             self.doubt_leavings(read, &mut named, elsewhere);
         }
         self.note_gids(read, &mut named);
-        let mut misnamed = self.misnamed(read, &known, &present);
-        self.doubt_taken_names(read, &known, &present, &mut misnamed);
         let trust = Trust {
             complete,
             holds,
             proves_leaving,
             hidden: self.hidden(read, &known, complete),
             named,
-            misnamed,
+            misnamed: self.misnamed(read, &known, &present),
             imported,
         };
         for (entry, known) in read.entries.iter().zip(known) {
@@ -650,11 +648,8 @@ impl Trust {
         imported.or_else(|| self.misnamed.get(member)?.as_ref())
     }
 
-    /// Returns a new entry without members, and without gids, of groups that may not mean the member.
+    /// Returns `entry` without members that groups may not mean.
     fn without_misnamed<'e>(&self, mut entry: Cow<'e, Entry>) -> Cow<'e, Entry> {
-        if self.misnamed.contains_key(&entry.id) {
-            entry.to_mut().posix.iter_mut().for_each(|posix| posix.groups.clear());
-        }
         if entry.members.keys().any(|member| self.misnamed.contains_key(member)) {
             entry.to_mut().members.retain(|member, _| !self.misnamed.contains_key(member));
         }

@@ -164,59 +164,6 @@ fn a_member_who_is_renamed_stays_for_a_week() {
     }
 }
 
-/// Groups that are not updated with the entry still mean the former holder of a DN or name.
-#[test]
-fn nobody_joins_by_a_dn_or_name_that_another_account_had_before() {
-    let dn = "cn=p1,ou=people,dc=x".to_owned();
-    let at = |dn: &str, entry: Entry| Entry { dn: dn.to_owned(), ..entry };
-    let (p1, moved) = (at(&dn, in_staff(person(1))), at("cn=q1,ou=people,dc=x", person(1)));
-    let renamed = called("q1", at(&dn, person(1)));
-    let by_dn = at(&dn.to_uppercase(), in_staff(person(2)));
-    let by_name = called("p1", in_staff(person(2)));
-    let new = at(&dn, in_staff(person(9)));
-    // p1 moved, was renamed, or is missing.
-    for (left, heir, days) in [
-        (Some(&moved), &by_dn, 7),
-        (Some(&moved), &new, 7),
-        (Some(&renamed), &by_name, 7),
-        (None, &by_dn, 1),
-        (None, &new, 1),
-    ] {
-        let mut story = Story::begin(vec![p1.clone(), person(2), person(3), staff(&[1])]);
-        let number = heir.id.0.trim_start_matches('u').parse().expect("the id has a number");
-        let others: Vec<Entry> = [person(2), person(3)].into_iter().filter(|other| other.id != heir.id).collect();
-        let shown = || {
-            let entries = left.into_iter().chain([heir]).cloned().chain(others.clone());
-            read(entries.chain([staff(&[number])]).collect())
-        };
-        for hour in 0..days * 24 {
-            story.hears(shown());
-            let joined = staff_has(&story, &heir.id) || !gids(&story, &heir.name).is_empty();
-            assert_eq!((joined, staff_has(&story, &p1.id)), (false, true), "{heir:?} {hour}");
-            let why = story.ledger.rejected.iter().find(|rejected| rejected.id.as_ref() == Some(&heir.id));
-            assert!(why.is_some_and(|rejected| rejected.why.contains("joins no group")), "{:?}", story.ledger.rejected);
-            story.later(HOUR);
-        }
-        for _ in 0..2 {
-            story.later(HOUR);
-            story.hears(shown());
-        }
-        let now = (staff_has(&story, &heir.id), gids(&story, &heir.name).len(), staff_has(&story, &p1.id));
-        assert_eq!(now, (true, 1, false), "{heir:?}");
-        assert!(story.ledger.rejected.is_empty(), "{:?}", story.ledger.rejected);
-    }
-    // Active Directory changes the DN in its groups together with the entry.
-    let of_domain = |entry: Entry| Entry { sid: Some(format!("s-1-5-21-1-2-3-{}", entry.id)), ..entry };
-    let mut story = Story::begin([p1, person(2), staff(&[1])].map(of_domain).into());
-    story.hears(read([moved, by_dn, staff(&[2])].map(of_domain).into()));
-    assert_eq!(members(&story), ["(p1)", "p2"]);
-}
-
-fn staff_has(story: &Story, member: &DirectoryId) -> bool {
-    let staff = story.account("staff");
-    staff.members.contains_key(member) && !staff.leaving.contains(member)
-}
-
 #[test]
 fn a_member_who_is_renamed_during_the_read_stays() {
     // The people were read before the rename, and the groups after it.

@@ -43,8 +43,8 @@ pub(super) struct Named {
     pub(super) by_dn: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
 }
 
-/// Entries that cannot be identified by their name or DN, because another account has or had it. Groups may mean the
-/// other account. The value is the other account's id, if its entry is missing or groups may still use its former name.
+/// Entries that cannot be identified by their name, because another account has or had the name. Groups that list names
+/// may mean the other account. The value is the other account's id, if its entry is missing.
 pub(super) type Misnamed = BTreeMap<DirectoryId, Option<DirectoryId>>;
 
 impl Named {
@@ -228,55 +228,6 @@ impl Memory<'_> {
             }
         }
         misnamed
-    }
-
-    /// Adds the entries that took the DN or name of another account while groups may still mean that account: it is
-    /// missing, or was renamed within a week. Active Directory changes the DN in its groups together with the entry.
-    pub(super) fn doubt_taken_names(
-        &mut self,
-        read: &SourceRead,
-        known: &[Option<&Account>],
-        present: &HashSet<&DirectoryId>,
-        misnamed: &mut Misnamed,
-    ) {
-        let ledger = self.ledger;
-        let limit = self.policy.lifecycle.absent_for.as_secs();
-        let mut left: BTreeMap<MemberName, &Account> = BTreeMap::new();
-        let of_source = ledger.accounts.values().filter(|account| account.source == read.source);
-        for account in of_source.filter(|account| account.sid.is_none() && account.state != Lifecycle::Deleted) {
-            let recent = account.former_dns.iter().filter(|(_, until)| is_recent(**until, self.now));
-            let missing = Some(&account.dn).filter(|_| !present.contains(&account.directory_id));
-            let missing = missing.filter(|_| account.absence.is_none_or(|absence| absence.seconds < limit));
-            let called = recent.map(|(name, _)| name).chain(missing);
-            left.extend(called.filter_map(|name| Some((called_formerly(read, account.kind, name)?, account))));
-        }
-        for (entry, account) in read.entries.iter().zip(known) {
-            let Some(account) = account.filter(|account| account.sid.is_none() && account.kind != AccountKind::Group)
-            else {
-                continue;
-            };
-            let both = [(&account.dn, &entry.dn), (&account.name, &entry.name)];
-            let called = both.into_iter().filter(|(before, now)| before != now).map(|(before, _)| before);
-            left.extend(called.filter_map(|name| Some((called_formerly(read, account.kind, name)?, account))));
-        }
-        if left.is_empty() {
-            return;
-        }
-        for entry in read.entries.iter().filter(|entry| entry.kind != AccountKind::Group) {
-            let by_name = read.labels.member_name(entry.kind, &entry.name).map(MemberName::Name);
-            let by_dn = MemberName::Dn(Dn::parse(&entry.dn).canonical().to_owned());
-            let owner = left.get(&by_dn).or_else(|| left.get(&by_name?));
-            let Some(owner) = owner.filter(|owner| owner.directory_id != entry.id) else { continue };
-            if !misnamed.contains_key(&entry.id) && self.adoption(&owner.id, &entry.id).is_none() {
-                misnamed.insert(entry.id.clone(), Some(owner.directory_id.clone()));
-                let why = format!(
-                    "{} had its DN or name until recently, and groups may still mean that account: it joins no group \
-                     now",
-                    owner.account_name()
-                );
-                self.reject(&read.source, entry, why);
-            }
-        }
     }
 
     /// Returns the account that already has the name of a new entry, unless an order gives the account to that entry.

@@ -175,26 +175,12 @@ impl<'d> Edits<'d> {
             return Ok(());
         }
         let text = self.document.text;
-        let mut is_after_a_block = false;
-        for (position, item) in items.iter().enumerate() {
-            if gone.binary_search(&position).is_err() {
-                is_after_a_block = ends_in_a_block(item);
-                continue;
-            }
-            let dash = self.dash(key, items, position)?;
-            let indent = self.column(dash)?;
-            let end = item.place.end;
+        for position in gone {
+            let dash = self.dash(key, items, *position)?;
+            let start = dash - self.column(dash)?;
+            let end = items[*position].place.end;
             let end = if text[..end].ends_with(['\n', '\r']) { end } else { self.behind_break(line_end(text, end)) };
-            // An empty line or an indented comment would become part of the block scalar before the entry. A comment
-            // ends the block scalar.
-            let next = &text[end..line_end(text, end)];
-            let is_exposed = is_after_a_block
-                && match next.trim_start_matches([' ', '\t']) {
-                    "" => end < text.len(),
-                    rest => rest.starts_with('#') && rest != next,
-                };
-            let left = if is_exposed { format!("{}#{}", " ".repeat(indent), self.newline) } else { String::new() };
-            self.change(dash - indent..end, left);
+            self.change(start..end, "");
         }
         if gone.len() == items.len() {
             let colon = self.colon(key)?;

@@ -148,32 +148,6 @@ fn a_current_context_is_set_where_there_is_none_or_an_empty_one() {
 }
 
 #[test]
-fn a_current_context_that_cannot_be_edited_does_not_keep_our_key_in_the_file() {
-    for current in ["current-context: |-\n  toolforge\n", "current-context: &a toolforge\nx: *a\n"] {
-        let text = merged(current);
-        let removed = remove(&text, &entries().names()).expect("the entries can be removed").expect("the text changes");
-        assert!(removed.starts_with(current) && !removed.contains("bursar-prod"), "{}", *removed);
-    }
-}
-
-#[test]
-fn what_is_behind_our_entry_does_not_become_part_of_a_block_scalar_before_it() {
-    for (scalar, mark, behind) in [
-        ("|", "  #\n", "      # mine\n"),
-        ("|+", "  #\n", "\nkind: Config\n"),
-        (">", "  #\n", "\n      # mine\n"),
-        ("|", "", "# mine\n"),
-        ("|", "", "  - name: more\n"),
-        ("|", "", ""),
-    ] {
-        let own = format!("users:\n  - name: me\n    note: {scalar}\n      text\n");
-        let text = format!("{own}  - name: bursar-prod\n    user: {{}}\n{behind}");
-        let removed = remove(&text, &entries().names()).expect("the entry can be removed").expect("the text changes");
-        assert_eq!(*removed, format!("{own}{mark}{behind}"));
-    }
-}
-
-#[test]
 fn our_user_entry_holds_our_credential_only() {
     let text = merged(
         "users:\n- name: bursar-prod\n  user: {token: old, exec: {command: x}, extensions: [1]}\n- {name: bursar-prod, user: {token: twice}}\n- name: z\n",

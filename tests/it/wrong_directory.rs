@@ -176,7 +176,7 @@ fn a_tool_that_an_access_rule_hides_keeps_everything_at_first() {
 /// `bursar directory diff` shows what another server, or another configuration, would change, and writes nothing.
 #[test]
 fn a_server_and_a_configuration_are_compared_with_those_in_force() {
-    let mut world = World::with("difference", AT_ONCE);
+    let mut world = World::with("differ", AT_ONCE);
     let twins = Twins::start(&world, 63_231, &["access to attrs=mail,uidNumber by * none"]);
     read_from(&world, &twins.right);
     assert_eq!(world.cycle().exit_code(), 0);

@@ -377,9 +377,9 @@ mod tests {
         let own = |groups: &[&str]| Case::of("bursar:daemon", groups, None);
         assert_eq!(Case { seconds: Some(30 * 24 * 3600), ..own(&["bursar:daemon#00ff"]) }.judged(), Judgement::Approve);
         never(&Case { seconds: Some(30 * 24 * 3600 + 1), ..own(&["bursar:daemon#00ff"]) }, "would be valid");
-        never(&own(&["bursar:daemon#00fe"]), "another group");
-        never(&own(&["bursar:daemon#00ff", "bursar:tools"]), "another group");
-        never(&own(&[]), "another group");
+        never(&own(&["bursar:daemon#00fe"]), "a group other than");
+        never(&own(&["bursar:daemon#00ff", "bursar:tools"]), "a group other than");
+        never(&own(&[]), "a group other than");
     }
 
     #[test]

@@ -153,6 +153,10 @@ impl Story {
             }
             ["add", kind, name, rest @ ..] => self.add(kind, name, rest),
             ["source", "complete"] => self.world.source(Completeness::Complete),
+            ["source", "stale"] => {
+                let (server, why) = ("ldap2.example.org".to_owned(), "it is behind".to_owned());
+                self.world.source(Completeness::Stale { server, why });
+            }
             ["source", "partial", why @ ..] => self.world.source(Completeness::Partial { why: why.join(" ") }),
             ["cluster", "down"] => drop(self.world.inventory.clusters.remove(&prod())),
             ["class", class, "pods", pods] => {

@@ -1,6 +1,6 @@
-//! Compares one cycle that sets up 300 new tools in the whole product (directory, ledger, plan, objects, certificates,
-//! and kubeconfigs through a real `bursar-homed`) with a bare loop that only creates the same objects and requests as
-//! many certificates on the same API server. Run `make bench`.
+//! Compares one cycle that sets up 300 new tools with a bare loop. The cycle uses the whole product: directory, ledger,
+//! plan, objects, certificates, and kubeconfigs through a real `bursar-homed`. The bare loop only creates the same
+//! objects and requests as many certificates on the same API server. Run `make bench`.
 //!
 //! The rate of the controller manager's client is raised from Kubernetes' default of 20 requests per second to 200
 //! (burst 300). Otherwise only its signer would be measured.

@@ -1,6 +1,6 @@
-//! Compares full reads of several sites from a real slapd over TLS: those of Bursar, which checks the entries and
-//! resolves memberships, and those of `ldapsearch` with the same pages, filters and attributes, whose output is
-//! discarded. Run `make bench`.
+//! Compares full reads of several sites from a real slapd over TLS by Bursar and by `ldapsearch`. Bursar checks the
+//! entries and resolves memberships; the output of `ldapsearch` is discarded. Both use the same pages, filters and
+//! attributes. Run `make bench`.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
@@ -85,7 +85,7 @@ fn measure(what: &str, ldif: String, change: impl FnOnce(&mut SourceConfig)) {
     // The policy allows homes only there. Entries with another home would be rejected.
     let homes = format!("homeDirectory: {}/homes/", folder.path().display());
     let bulk_load = ldif.replace("homeDirectory: /", &homes);
-    // Freed, so that it does not count as memory of a read.
+    // The text is freed here, so that it does not count as memory of a read.
     drop(ldif);
     let slapd = Slapd::start(&SlapdOptions { bulk_load, ..SlapdOptions::default() });
     let ca = slapd.ca_pem.as_path();
@@ -133,7 +133,7 @@ async fn read(sources: &[SourceConfig], pass: &Pass, policy: &Policy) -> Duratio
     let began = Instant::now();
     let snapshot = fetch(sources, pass, policy, daemon::now()).await;
     let took = began.elapsed();
-    let [read] = snapshot.reads.as_slice() else { panic!("one source") };
+    let [read] = snapshot.reads.as_slice() else { panic!("there is one source") };
     assert_eq!((&read.completeness, read.rejected.first()), (&Completeness::Complete, None));
     assert!(read.entries.len() >= 15_000, "{} entries", read.entries.len());
     took

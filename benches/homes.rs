@@ -143,7 +143,7 @@ fn is_child() -> bool {
 }
 
 fn rate(began: Instant) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
+    #[expect(clippy::cast_precision_loss, reason = "the number is a few hundred")]
     let homes = HOMES as f64;
     homes / began.elapsed().as_secs_f64()
 }

@@ -12,9 +12,9 @@ mod site;
 
 use std::collections::BTreeMap;
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
-use std::process::Command;
+use std::process;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use bursar::inventory::{ClusterInventory, Inventory, ObservedObject};
 use bursar::ledger::LedgerState;
 use bursar::plan::Planner;
 use bursar::snapshot::DirectorySnapshot;
+use bursar::store::restore::{Restoring, restore};
 use bursar::store::{FILE, Store};
 use bursar_testkit::folder::Folder;
 
@@ -50,31 +51,13 @@ fn main() {
         ["start", folder, tenants] => {
             runtime.block_on(start(Path::new(folder), tenants.parse().expect("the argument is a number")))
         }
-        sizes => table(if sizes.is_empty() { &SIZES } else { sizes }),
-    }
-}
-
-fn table(sizes: &[&str]) {
-    let folder = Folder::create("bench-scale");
-    let mut lines: Vec<(String, Vec<String>)> = Vec::new();
-    for size in sizes {
-        let place = folder.path().join(size);
-        for step in ["make", "start"] {
-            let mut command = Command::new(env::current_exe().expect("the program knows its own path"));
-            let output = command.args([step, &place.display().to_string(), size]).output().expect("the step runs");
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            for line in String::from_utf8_lossy(&output.stdout).lines() {
-                let (what, figure) = line.split_once('\t').expect("a line has a name and a figure");
-                match lines.iter_mut().find(|(known, _)| known == what) {
-                    Some((_, figures)) => figures.push(figure.to_owned()),
-                    None => lines.push((what.to_owned(), vec![figure.to_owned()])),
-                }
-            }
+        sizes => {
+            let folder = Folder::create("bench-scale");
+            figures::table(if sizes.is_empty() { &SIZES } else { sizes }, |size| {
+                let place = folder.path().join(size).display().to_string();
+                ["make", "start"].map(|step| vec![step.to_owned(), place.clone(), size.to_owned()]).into()
+            });
         }
-    }
-    println!("\n| measured, made-up cluster | {} |\n|---|{}", sizes.join(" | "), "---|".repeat(sizes.len()));
-    for (what, figures) in lines {
-        println!("| {what} | {} |", figures.join(" | "));
     }
 }
 
@@ -83,16 +66,21 @@ async fn make(folder: &Path, tenants: u32) {
     let site = Site::bootstrapped(folder, tenants).await;
     let objects = site.store.state().objects.len();
     println!("objects\t{objects}");
-    println!("peak memory of the cycle that makes all, MiB\t{}", memory("VmHWM"));
+    println!("peak memory of the cycle that makes all, MiB\t{}", figures::memory_of(process::id(), "VmHWM"));
     site.store.close().await.expect("the ledger closes");
     println!("ledger, MB\t{}", fs::metadata(folder.join(FILE)).expect("the ledger exists").len() / 1_000_000);
+    let mut backup = File::open(folder.join(FILE)).expect("the ledger exists");
+    let how = Restoring { actor: "bench", older: false, ledger_id: "standby", now: site.now };
+    let began = Instant::now();
+    restore(&folder.join("standby"), &mut backup, how).await.expect("the ledger can be restored");
+    println!("restore on a standby host, s\t{:.1}", began.elapsed().as_secs_f64());
 }
 
 /// Starts with the ledger of an existing site, and runs cycles in which nothing changed.
 async fn start(folder: &Path, tenants: u32) {
     let began = (Instant::now(), own_cpu());
     let (store, lock) = Store::open(folder).await.expect("the ledger can be opened");
-    println!("memory with the ledger alone, MiB\t{}", memory("VmRSS"));
+    println!("memory with the ledger alone, MiB\t{}", figures::memory_of(process::id(), "VmRSS"));
     let inventory = shown(store.state());
     println!("start: ledger opened, made-up cluster listed, ms\t{:.0}", milliseconds(began.0.elapsed()));
     let policy = site::policy(folder);
@@ -111,7 +99,7 @@ async fn start(folder: &Path, tenants: u32) {
     cycle(Some(&directory));
     println!("start to the end of the first cycle, ms\t{:.0}", milliseconds(began.0.elapsed()));
     println!("the same, CPU s of the start\t{:.1}", own_cpu() - began.1);
-    println!("peak memory of the start, MiB\t{}", memory("VmHWM"));
+    println!("peak memory of the start, MiB\t{}", figures::memory_of(process::id(), "VmHWM"));
     for (what, heard) in [("with an unchanged read", Some(&directory)), ("without a read", None)] {
         let (times, used): (Vec<Duration>, Vec<f64>) = (0..CYCLES).map(|_| cycle(heard)).unzip();
         println!("cycle in which nothing changed, {what}, ms\t{:.1}", milliseconds(median(times)));
@@ -122,7 +110,7 @@ async fn start(folder: &Path, tenants: u32) {
     tokio::time::sleep(Duration::from_secs(12)).await;
     cycle(None);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    println!("memory at rest, MiB\t{}", memory("VmRSS"));
+    println!("memory at rest, MiB\t{}", figures::memory_of(process::id(), "VmRSS"));
     drop((store, lock));
 }
 
@@ -146,13 +134,4 @@ fn own_cpu() -> f64 {
         stat.split(' ').next()?.parse::<f64>().ok()
     });
     nanoseconds.sum::<f64>() / 1e9
-}
-
-/// Returns a value of `/proc/self/status` in MiB.
-fn memory(name: &str) -> u64 {
-    let status = fs::read_to_string("/proc/self/status").expect("Linux has /proc");
-    let line =
-        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("the status has this line");
-    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("the value is a number");
-    kilobytes / 1024
 }

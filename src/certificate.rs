@@ -65,7 +65,7 @@ pub enum CertificateError {
     #[error("the signer's answer is not a certificate")]
     Unreadable,
     /// The certificate is for another key.
-    #[error("the certificate is not for our key")]
+    #[error("the certificate is not for the key of the request")]
     ForeignKey,
     /// The API server would give its holder another name or other groups.
     #[error("the certificate's subject is {found}, not {asked}")]
@@ -208,7 +208,8 @@ fn check_chain(chain: &[X509Certificate<'_>], authorities: &str) -> Result<(), C
     Err(CertificateError::Untrusted(last))
 }
 
-/// If a kind of signature cannot be checked here (P-521, for example), the matching issuer is enough.
+/// Whether `by` issued and signed the certificate. If a kind of signature cannot be checked here (P-521, for example),
+/// the matching issuer is enough.
 fn is_signed(certificate: &X509Certificate<'_>, by: &X509Certificate<'_>) -> bool {
     let verified = || certificate.verify_signature(Some(by.public_key()));
     certificate.issuer().as_raw() == by.subject().as_raw()

@@ -24,7 +24,7 @@ use crate::report;
 use crate::runtime::directories::Reader;
 use crate::runtime::ledger::Ledger;
 use crate::runtime::realm::{self, Following};
-use crate::runtime::{Progress, Runtime, RuntimeError, Work};
+use crate::runtime::{Runtime, RuntimeError, StepCounter, Work};
 use crate::settings::Settings;
 use crate::snapshot::DirectorySnapshot;
 use crate::store::StoreError;
@@ -284,7 +284,7 @@ async fn decide(ledger: &mut Ledger, planner: &mut Planner, readings: Readings<'
 async fn carry_out(
     ledger: &mut Ledger,
     approved: &ApprovedPlan,
-    progress: &Progress,
+    progress: &StepCounter,
     execute: impl AsyncFnOnce(&LedgerState, Timestamp, Recorder) -> execute::Report,
 ) -> Result<execute::Report, StoreError> {
     if approved.accounts().is_empty() {

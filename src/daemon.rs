@@ -33,7 +33,7 @@ use crate::control::server::{Question, Reply, Request};
 use crate::cycle;
 use crate::errors::chain;
 use crate::execute::Extent;
-use crate::orders::request::{Refusal, Trigger};
+use crate::orders::request::{RequestRefusal, Trigger};
 use crate::report;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::settings::{Settings, SettingsErrors};
@@ -119,7 +119,7 @@ struct Loop {
     sender: mpsc::Sender<Event>,
     /// The cycles that are due. One cycle serves several of them, see [`Loop::cycle`].
     due: BTreeSet<Trigger>,
-    /// The last cycle served only people who wait at a login.
+    /// Whether the last cycle served only people who wait at a login.
     served_logins: bool,
     waiters: Waiters,
     disk: disk::Begun,
@@ -344,7 +344,7 @@ impl Loop {
             let proofs = proof::of(ledger.state(), &settings.ledger(), &answer.revoked).await;
             let unread = proofs.as_ref().err().map(|error| {
                 let text = format!("the revocation is recorded, but its proof cannot be read: {}", chain(error));
-                Refusal { exit_code: 1, text }
+                RequestRefusal { exit_code: 1, text }
             });
             answer.proofs = proofs.unwrap_or_default();
             let mut open = report::unfinished::after(report, &answer);
@@ -405,7 +405,7 @@ impl Waiters {
     fn tell_that_it_stops(&mut self) {
         for (answer, reply) in self.orders.drain(..) {
             let text = "the daemon is stopping; the next cycle carries out the order".to_owned();
-            let _ = reply.send(Ok(OrderAnswer { open: vec![Refusal { exit_code: 1, text }], ..answer }));
+            let _ = reply.send(Ok(OrderAnswer { open: vec![RequestRefusal { exit_code: 1, text }], ..answer }));
         }
     }
 

@@ -14,11 +14,12 @@ use crate::control::api::{Away, BackupStatus, ClusterStatus, CycleReport, Failin
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::ledger::missing::Missing;
-use crate::ledger::suspension;
+use crate::ledger::suspension::TemporarySuspension;
 use crate::orders::request::Trigger;
 use crate::plan::adopted::Unowned;
-use crate::plan::pace::Progress;
-use crate::plan::{ApprovedPlan, Plan, Refusal, revocation};
+use crate::plan::pace::PolicyProgress;
+use crate::plan::revocation::RevocationProgress;
+use crate::plan::{ApprovedPlan, Plan, Refusal};
 use crate::policy::Policy;
 use crate::snapshot::Completeness;
 
@@ -51,10 +52,10 @@ pub fn cycle(
         partial: partial.collect(),
         refusals: refusals.iter().map(Refusal::record).collect(),
         near: approved.near().to_vec(),
-        pace: Progress::of(ledger),
+        pace: PolicyProgress::of(ledger),
         over_quota: plan.over_quota.clone(),
         unknown: plan.unknown.clone(),
-        revocations: revocation::Progress::of(ledger),
+        revocations: RevocationProgress::of(ledger),
         unfinished: Vec::new(),
         being_revoked: ledger.being_revoked(),
         away: BTreeMap::new(),
@@ -86,11 +87,11 @@ pub fn status(
         rejected: ledger.rejected.iter().cloned().collect(),
         missing: Missing::of(ledger),
         unowned: Unowned::of(ledger),
-        suspended: suspension::Ending::of(ledger),
+        suspended: TemporarySuspension::of(ledger),
         failing: failing(ledger),
         refusals: ledger.refusals.clone(),
-        pace: Progress::of(ledger),
-        revocations: revocation::Progress::of(ledger),
+        pace: PolicyProgress::of(ledger),
+        revocations: RevocationProgress::of(ledger),
         next_expiry: ledger.next_expiry(),
         ledger: None,
         wal: None,

@@ -132,8 +132,8 @@ impl Metrics {
         self.webhook_failing.get_or_create(&[("cluster", cluster.to_owned())]).set(i64::from(failing));
     }
 
-    /// Sets the number of faults of the daemon's confinement, the number of certificates that the daemon did not ask
-    /// for, and the seconds until the daemon's own certificate expires.
+    /// Sets the number of faults of the daemon's confinement, the number of certificates that were signed for requests
+    /// in the daemon's name that Bursar did not make, and the seconds until the daemon's own certificate expires.
     pub fn confinement(&self, cluster: &str, (broken, unknown): (usize, usize), own: Option<i64>) {
         let label = [("cluster", cluster.to_owned())];
         self.confinement.get_or_create(&label).set(count_gauge(broken));
@@ -201,7 +201,7 @@ impl Metrics {
         );
         registry.register(
             "unknown_certificates",
-            "Certificates signed for requests of the daemon that it did not ask for",
+            "Certificates signed for requests in the daemon's name that Bursar did not make",
             self.unknown_certificates.clone(),
         );
         registry.register_with_unit(
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn an_age_is_never_negative() {
         let (metrics, mut state) = (Metrics::default(), LedgerState::default());
-        let at = |second| Timestamp::from_second(second).expect("a time");
+        let at = |second| Timestamp::from_second(second).expect("the time is valid");
         metrics.backup(Some(at(9_000)), false);
         metrics.realm(false, Some(at(9_000)), 0);
         let read = serde_json::json!({

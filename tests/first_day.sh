@@ -22,7 +22,7 @@ prints 'homes beneath /home: there.*, but empty'
 say "the first day: a CA that only root can read"
 within chmod 0600 /etc/bursar/k8s-ca.pem
 ends 78 bursar check
-grep -q 'k8s-ca.pem: Permission denied.*let user bursar read the file' "$work/output" || { cat "$work/output" >&2; fail "bursar check, as root"; }
+grep -q 'k8s-ca.pem: Permission denied.*let user bursar read the file' "$work/output" || { cat "$work/output" >&2; fail "bursar check as root does not report the unreadable CA"; }
 within chmod 0644 /etc/bursar/k8s-ca.pem
 
 say "the first day, 3: plan"
@@ -47,14 +47,14 @@ prints 'kubeconfig'
 
 say "the first day, 7: suspend and resume"
 today 7
-soon "tool foo's access after resume" as_foo
+soon "tool foo has access after resume" as_foo
 
 say "the first day, 8: revoke"
 within cp /data/project/foo/.kube/config /root/stolen
 today 8
 prints 'refuses older credentials'
 ! within kubectl --kubeconfig /root/stolen auth can-i create pods >/dev/null 2>&1 || fail "the stolen kubeconfig still works"
-is "tool foo may create pods with the new one" "$(as_foo)" yes
+is "tool foo may create pods with the new kubeconfig" "$(as_foo)" yes
 
 say "the first day, 9: who had access"
 today 9
@@ -63,7 +63,7 @@ prints 'laptop stolen'
 say "the first day, 10: the ledger is lost"
 within find /var/lib/bursar -name 'ledger.db*' -delete
 today 10
-soon "tool foo's access from the rebuilt ledger" as_foo
+soon "tool foo has access after the rebuild of the ledger" as_foo
 ends 0 bursar sync
 quota() { within kubectl --kubeconfig /root/.kube/config -n tool-foo get resourcequota -o jsonpath='{.items[*].spec.hard.limits\.cpu}'; }
 is "tool foo's larger quota" "$(quota)" 16

@@ -24,7 +24,7 @@ trap end EXIT
 CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 export CARGO_TARGET_DIR
 
-say "built in two folders"
+say "building in two folders"
 # Files get the time of the build. Otherwise, cargo could use what another commit left in the target folder.
 for folder in one another; do
     mkdir "$work/$folder"
@@ -35,20 +35,20 @@ archive=$work/first.tar
 cp "${first[0]}" "$archive"
 mapfile -t second < <(CARGO_TARGET_DIR=$work/target "$work/another/packaging/image.sh")
 [ "${#first[@]}${#second[@]}" = 22 ] || fail "a build failed"
-[ "${first[1]}" = "${second[1]}" ] || fail "two builds, two digests: ${first[1]} ${second[1]}"
+[ "${first[1]}" = "${second[1]}" ] || fail "two builds have different digests: ${first[1]} ${second[1]}"
 say "${first[1]}"
 
-say "unpacked"
+say "checking the unpacked image"
 mkdir -p "$work/oci" "$work/rootfs"
 tar -C "$work/oci" -xf "$archive"
 blob() { echo "$work/oci/blobs/sha256/${1#sha256:}"; }
 manifest=$(blob "$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["manifests"][0]["digest"])' "$work/oci/index.json")")
 mapfile -t layers < <(python3 -c 'import json,sys; [print(l["digest"]) for l in json.load(open(sys.argv[1]))["layers"]]' "$manifest")
-[ "${#layers[@]}" = 1 ] || fail "${#layers[@]} layers"
+[ "${#layers[@]}" = 1 ] || fail "the image has ${#layers[@]} layers instead of one"
 tar -C "$work/rootfs" -xf "$(blob "${layers[0]}")"
-[ "$(cd "$work/rootfs" && find . -type f)" = ./bursar-webhook ] || fail "more than the program: $(find "$work/rootfs")"
+[ "$(cd "$work/rootfs" && find . -type f)" = ./bursar-webhook ] || fail "the image contains more than the program: $(find "$work/rootfs")"
 
-say "run"
+say "running the image"
 free_ports='import socket; both = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]; print(*[s.getsockname()[1] for s in both])'
 read -r port health < <(python3 -c "$free_ports")
 files=$work/files
@@ -79,18 +79,18 @@ mkdir "$work/rootfs/"{dev,files,proc}
 crun --cgroup-manager=disabled run --detach --bundle "$work" "$container" </dev/null >"$work/log" 2>&1 &
 ran=1
 until curl -sf http://127.0.0.1:$health/healthz >/dev/null; do
-    [ "$((tries = ${tries:-0} + 1))" -lt 100 ] || fail "it does not answer: $(cat "$work/log")"
+    [ "$((tries = ${tries:-0} + 1))" -lt 100 ] || fail "the program does not answer: $(cat "$work/log")"
     sleep 0.1
 done
 ready=$(curl -s http://127.0.0.1:$health/readyz)
-case $ready in *"namespaces are not listed yet"*) ;; *) fail "without an API server it is ready: $ready" ;; esac
+case $ready in *"namespaces are not listed yet"*) ;; *) fail "the program is ready without an API server: $ready" ;; esac
 review='{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u", "operation": "CREATE",
   "resource": {"group": "", "version": "v1", "resource": "pods"}, "namespace": "tool-foo", "object": {"spec": {}}}}'
 answer=$(curl -s --cacert "$files/tls.crt" --data "$review" https://localhost:$port/validate)
-case $answer in *'"allowed":false'*) ;; *) fail "without an identity it lets through: $answer" ;; esac
+case $answer in *'"allowed":false'*) ;; *) fail "a pod without an identity is not refused: $answer" ;; esac
 crun kill "$container" TERM
 until [ "$(crun state "$container" | python3 -c 'import json,sys; print(json.load(sys.stdin)["status"])')" = stopped ]; do
-    [ "$((ends = ${ends:-0} + 1))" -lt 100 ] || fail "it does not end"
+    [ "$((ends = ${ends:-0} + 1))" -lt 100 ] || fail "the program does not end"
     sleep 0.1
 done
 say "all checks passed"

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Runs the tests of homes on NFS: a real nfs-ganesha that squashes root, and Linux's own NFS client. Few test machines
-# have that client in their kernel, so it runs in a small virtual machine (no KVM needed). Six minutes on 2 cores; part
-# of `make soak`.
+# Runs the tests of homes on NFS: a real nfs-ganesha that squashes root, and Linux's own NFS client; and then the test of
+# SELinux labels. Few test machines have both in their kernel, so they run in a small virtual machine (no KVM needed).
+# Six minutes on 2 cores; part of `make soak`.
 #
 #   tests/nfs.sh          the tests
 #   tests/nfs.sh bench    deliveries per second, compared with a bare loop, with the usual mount options
 #
-# Needs root. The kernel is Debian's, kept in ${BURSAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}.
+# Needs root. Kernel and SELinux policy are Debian's, kept in ${BURSAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}. In
+# BURSAR_TEST_SELINUX_POLICY, name a compiled `targeted` policy of Fedora to test with it instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-tests/cluster/apt.sh nfs-ganesha nfs-ganesha-vfs qemu-system-x86 busybox-static cpio kmod
+tests/cluster/apt.sh nfs-ganesha nfs-ganesha-vfs qemu-system-x86 busybox-static cpio kmod semodule-utils
 
 say() { echo "nfs: $*" >&2; }
 fail() { say "$*"; exit 1; }
@@ -36,7 +37,7 @@ if [ "${1:-}" = bench ]; then
 else
     "${CARGO:-cargo}" build --locked --quiet -p bursar-homed
     test_program=$(built it test -p bursar --test it)
-    run="$test_program homes::hostile:: && $test_program homes::nfs:: --ignored --test-threads=1 --nocapture"
+    run="$test_program homes::hostile:: && $test_program homes::nfs:: --ignored --test-threads=1 --nocapture && enforce && $test_program homes::selinux:: --ignored --nocapture"
     # The server must see at once what a test wrote as root.
     caching=,noac,lookupcache=none
 fi
@@ -50,10 +51,25 @@ if [ ! -e "$cache/made" ]; then
     rm -rf "$cache"
     mkdir -p "$cache/unpacked"
     image=$(apt-cache search --names-only '^linux-image-6\.1\.0-[0-9]+-cloud-amd64$' | awk '{ print $1 }' | sort -V | tail -n 1)
-    (cd "$work" && apt-get download "$image" >/dev/null 2>&1) || fail "no kernel to fetch"
+    (cd "$work" && apt-get download "$image" >/dev/null 2>&1) || fail "cannot fetch a kernel"
     dpkg-deb -x "$work"/linux-image-*.deb "$cache/unpacked"
     /sbin/depmod -b "$cache/unpacked" "$(basename "$cache"/unpacked/lib/modules/*)"
     touch "$cache/made"
+fi
+policy=${BURSAR_TEST_SELINUX_POLICY:-$cache/policy}
+domain=unconfined_service_t
+if [ "$policy" = "$cache/policy" ]; then
+    # Debian's policy starts services in another domain than Fedora's.
+    domain=initrc_t
+    if [ ! -e "$policy" ]; then
+        (cd "$work" && apt-get download selinux-policy-default >/dev/null 2>&1) || fail "no policy to fetch"
+        dpkg-deb -x "$work"/selinux-policy-default_*.deb "$work/policy"
+        bunzip2 "$work"/policy/usr/share/selinux/default/*.pp.bz2
+        modules=$(ls "$work"/policy/usr/share/selinux/default/*.pp | grep -v '/base.pp$')
+        # shellcheck disable=SC2086
+        semodule_link -o "$work/linked" "$work/policy/usr/share/selinux/default/base.pp" $modules >/dev/null 2>&1
+        semodule_expand -a -c 33 "$work/linked" "$policy"
+    fi
 fi
 kernel=$(echo "$cache"/unpacked/boot/vmlinuz-*)
 modules=$(echo "$cache"/unpacked/lib/modules/*)
@@ -96,7 +112,7 @@ done
 
 # --- the machine -----------------------------------------------------------------------------------------------------
 root=$work/root
-mkdir -p "$root"/{bin,proc,sys,dev,tmp,etc,mnt/homes,mnt/plain,mnt/full,mnt/read-only,mnt/stale,mnt/first,mnt/second,modules}
+mkdir -p "$root"/{bin,proc,sys,dev,tmp,etc,mnt/homes,mnt/plain,mnt/full,mnt/read-only,mnt/stale,mnt/first,mnt/second,mnt/labelled,modules}
 cp /bin/busybox "$root/bin/busybox"
 for program in sh mount umount mkdir insmod ip poweroff rmdir chmod cat dd sleep; do ln -s busybox "$root/bin/$program"; done
 put() { mkdir -p "$root/$(dirname "$1")"; cp -L "$1" "$root/$1"; }
@@ -107,6 +123,7 @@ for program in "$test_program" "$homed"; do
 done
 # A statically linked kubectl, which a second NFS client runs during deliveries.
 cp "$(tests/cluster/build.sh)/kubectl" "$root/kubectl"
+cp "$policy" "$root/policy"
 number=100
 for module in virtio_pci virtio_net nfsv4; do
     for file in $(/sbin/modprobe -d "$cache/unpacked" -S "$(basename "$modules")" --show-depends "$module" 2>/dev/null | awk '$1 == "insmod" { print $2 }'); do
@@ -119,17 +136,23 @@ cat >"$root/init" <<INIT
 #!/bin/sh
 export PATH=/bin
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t tmpfs -o mode=1777 tmp /tmp
-for module in /modules/*; do insmod \$module || echo "nfs: \$module"; done
+for module in /modules/*; do insmod \$module || echo "nfs: cannot load \$module"; done
 ip link set lo up; ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
 options=vers=4.2,port=$port,proto=tcp,clientaddr=10.0.2.15,addr=10.0.2.2,sec=sys$caching
-for export in homes plain full read-only; do mount -t nfs4 -o \$options 10.0.2.2:/\$export /mnt/\$export || echo "nfs: \$export"; done
+for export in homes plain full read-only; do mount -t nfs4 -o \$options 10.0.2.2:/\$export /mnt/\$export || echo "nfs: cannot mount \$export"; done
 # Two clients of one export with the usual caches. They use two minor versions of NFS, so that they share no cache.
 usual=port=$port,proto=tcp,clientaddr=10.0.2.15,addr=10.0.2.2,sec=sys
-mount -t nfs4 -o vers=4.2,\$usual 10.0.2.2:/homes /mnt/first || echo "nfs: first"
-mount -t nfs4 -o vers=4.1,\$usual 10.0.2.2:/plain /mnt/second || echo "nfs: second"
-mount -t nfs4 -o \$options 10.0.2.2:/plain/gone /mnt/stale || echo "nfs: stale"
+mount -t nfs4 -o vers=4.2,\$usual 10.0.2.2:/homes /mnt/first || echo "nfs: cannot mount first"
+mount -t nfs4 -o vers=4.1,\$usual 10.0.2.2:/plain /mnt/second || echo "nfs: cannot mount second"
+mount -t nfs4 -o \$options 10.0.2.2:/plain/gone /mnt/stale || echo "nfs: cannot mount stale"
 rmdir /mnt/plain/gone
 export BURSAR_TEST_KUBECTL=/kubectl BURSAR_TEST_HOMES=/mnt/homes:/mnt/plain BURSAR_TEST_PROGRAMS=$(dirname "$homed") BURSAR_TEST_NFS=/mnt ${BURSAR_SOAK:+BURSAR_SOAK=1} RUST_BACKTRACE=0
+export BURSAR_TEST_SELINUX=/mnt/labelled BURSAR_TEST_DOMAIN=$domain
+# The kernel takes a policy only in one write.
+enforce() {
+    mount -t selinuxfs selinuxfs /sys/fs/selinux && dd if=/policy of=/sys/fs/selinux/load bs=32M 2>/dev/null &&
+        mount -t tmpfs -o mode=755,rootcontext=system_u:object_r:home_root_t:s0 tmpfs /mnt/labelled
+}
 $run && echo "nfs: all passed"
 poweroff -f
 INIT
@@ -137,7 +160,7 @@ chmod 755 "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initramfs"
 
 say "running"
-timeout 900 qemu-system-x86_64 -machine q35 -cpu max -smp 2 -m 1536 -display none -serial stdio -monitor none -no-reboot \
-    -kernel "$kernel" -initrd "$work/initramfs" -append 'console=ttyS0 quiet panic=-1' \
-    -netdev user,id=n0 -device virtio-net-pci,netdev=n0 </dev/null | tee "$work/console" | grep -aE '^(test |nfs: |deliveries|failures|thread|[0-9]+ contexts|  [a-z])' >&2 || true
+timeout 1800 qemu-system-x86_64 -machine q35 -cpu max -smp 2 -m 1536 -display none -serial stdio -monitor none -no-reboot \
+    -kernel "$kernel" -initrd "$work/initramfs" -append 'console=ttyS0 quiet panic=-1 lsm=selinux' \
+    -netdev user,id=n0 -device virtio-net-pci,netdev=n0 </dev/null | tee "$work/console" | grep -aE '^(test |nfs: |deliveries|failures|thread|[0-9]+ contexts|labels |  [a-z])' >&2 || true
 grep -aq '^nfs: all passed' "$work/console" || { tail -n 60 "$work/console" >&2; fail "a test failed on NFS"; }

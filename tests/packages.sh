@@ -28,7 +28,7 @@ trap end EXIT
 
 # --- the rpm: contents, owners, scripts -----------------------------------------------------------------------------
 say "the rpm"
-rpm --nosignature -K "$rpm" >/dev/null || fail "the rpm's digests do not hold"
+rpm --nosignature -K "$rpm" >/dev/null || fail "the rpm's digests are wrong"
 owner() { rpm --nosignature -qp --qf '[%{FILENAMES} %{FILEMODES:perms} %{FILEUSERNAME}:%{FILEGROUPNAME}\n]' "$rpm" | awk -v name="$1" '$1 == name { print $2, $3 }'; }
 is "the configuration in the rpm" "$(owner /etc/bursar/bursar.toml)" "-rw-r----- root:bursar"
 is "bursard in the rpm" "$(owner /usr/bin/bursard)" "-rwxr-xr-x root:root"
@@ -48,7 +48,7 @@ done
 names() { grep -v -e '/$' -e zsh -e copyright | sed -e 's/\.gz$//' | sort; }
 dpkg-deb --fsys-tarfile "$deb" | tar -t | sed 's/^\.//' | names >"$work/deb.names"
 rpm --nosignature -qpl "$rpm" | names >"$work/rpm.names"
-diff "$work/deb.names" "$work/rpm.names" >&2 || fail "the packages differ in what they bring"
+diff "$work/deb.names" "$work/rpm.names" >&2 || fail "the packages contain different files"
 
 # --- the documentation ----------------------------------------------------------------------------------------------
 say "the documentation"
@@ -86,7 +86,7 @@ soon() {
     local what=$1 deadline=$((SECONDS + 60))
     shift
     until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$deadline" ] || { tail -n 20 "$work/console.log" >&2; fail "$what did not happen within a minute"; }
+        [ "$SECONDS" -lt "$deadline" ] || { tail -n 20 "$work/console.log" >&2; fail "not within a minute: $what"; }
         kill -0 "$nspawn" 2>/dev/null || { tail -n 20 "$work/console.log" >&2; fail "the system ended before: $what"; }
         sleep 0.2
     done
@@ -102,7 +102,7 @@ booted() {
     done
     return 1
 }
-soon "the boot" booted
+soon "the system has booted" booted
 
 mode() { within stat -c '%A %U:%G' "$1"; }
 state() { within systemctl is-active "$1" 2>/dev/null || true; }
@@ -119,7 +119,7 @@ say "starting an LDAP server and a Kubernetes control plane"
 site=$work/site
 mkdir "$site"
 exec {serving}> >(exec nsenter -t "$leader" -n -- "${CARGO_TARGET_DIR:-target}/debug/examples/site" "$site" >"$work/site.log" 2>&1)
-soon "the servers" grep -q ready "$work/site.log"
+soon "the servers answer" grep -q ready "$work/site.log"
 
 # Runs the commands of one task of docs/first-day.md as the page shows them; their output is in $work/output.
 today() {
@@ -141,7 +141,7 @@ cp "$deb" "$system/root"
 today 1
 is "the configuration" "$(mode /etc/bursar/bursar.toml)" "-rw-r----- root:bursar"
 within sh -c '[ "$(wc -l </etc/bursar/bursar.toml)" -le 12 ] && [ -s /usr/share/doc/bursar/bursar.toml ]' ||
-    fail "the package ships a short configuration and its manual"
+    fail "the package must contain a short configuration and its manual"
 is "the passwords' folder" "$(mode /etc/bursar/credentials)" "drwxr-x--- root:bursar"
 is "the state folder" "$(mode /var/lib/bursar)" "drwxr-x--- bursar:bursar"
 is "the sockets' folder" "$(mode /run/bursar)" "drwxr-xr-x bursar:bursar"
@@ -149,9 +149,9 @@ is "the folder of homed's socket" "$(mode /run/bursar-homed)" "drwxr-xr-x root:r
 is "the webhook's folder" "$(mode /etc/bursar-webhook)" "drwxr-x--- bursar-webhook:bursar-webhook"
 is "the approver's folder" "$(mode /etc/bursar-approver)" "drwxr-x--- bursar-approver:bursar-approver"
 is "bursard before it is enabled" "$(state bursard.service)" inactive
-within getent group bursar-admin >/dev/null || fail "no group bursar-admin"
+within getent group bursar-admin >/dev/null || fail "there is no group bursar-admin"
 within systemd-analyze verify bursard.service bursar-homed.socket bursar-homed.service bursar-webhook.service bursar-approver.service 2>"$work/verify" || true
-! grep -v 'man bursar' "$work/verify" | grep -E 'bursar' >&2 || fail "systemd-analyze verify"
+! grep -v 'man bursar' "$work/verify" | grep -E 'bursar' >&2 || fail "systemd-analyze verify finds faults in the units"
 ends 0 bursar check
 ends 64 bursar --bad-option
 
@@ -179,7 +179,7 @@ is "a folder that it made in it" "$(within stat -c '%A %u:%g' /home/alice/.kube)
 is bursar-homed "$(state bursar-homed.service)" active
 within systemd-analyze security --no-pager --threshold=20 bursar-homed.service >"$work/security" ||
     { tail -n 1 "$work/security" >&2; fail "bursar-homed.service is exposed by more than 2.0"; }
-answer=$(asked nobody '{"test_write":{"replace_unparsable":false}}') && fail "nobody may ask bursar-homed: $answer"
+answer=$(asked nobody '{"test_write":{"replace_unparsable":false}}') && fail "bursar-homed serves user nobody: $answer"
 
 say "asking bursard"
 is "homed's socket" "$(mode /run/bursar-homed/homed.sock)" "srw------- bursar:bursar"
@@ -201,7 +201,7 @@ within sh -c 'echo "[lifecycl]" >>/etc/bursar/bursar.toml'
 ends 1 systemctl reload bursard.service
 is "bursard after a reload with a wrong file" "$(state bursard.service)" active
 differs() { within bursar status | grep -q "differs from the configuration in force"; }
-soon "the word of status that the file differs" differs
+soon "bursar status reports the changed file" differs
 ends 0 bursar hold tool foo --reason audit
 ends 0 bursar release tool foo
 within sed -i '/^\[lifecycl\]$/d' /etc/bursar/bursar.toml
@@ -214,7 +214,7 @@ ends 0 bursar ledger verify --ledger /root/backup.db
 say "upgrading, stopping, purging"
 pid() { within systemctl show -P MainPID bursard.service; }
 before=$(pid)
-within dpkg -i /bursar.deb >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg -i, again"; }
+within dpkg -i /bursar.deb >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "the upgrade by dpkg -i failed"; }
 is "bursard after the upgrade" "$(state bursard.service)" active
 is "bursard's process after the upgrade, before bursar init" "$(pid)" "$before"
 grep -q 'bursar init' "$work/dpkg.log" || { cat "$work/dpkg.log" >&2; fail "the upgrade does not name bursar init"; }
@@ -224,7 +224,7 @@ is "the result of stopping" "$(within systemctl show -P Result bursard.service)"
 is "bursar-homed's socket outlives bursard" "$(state bursar-homed.socket)" active
 ends 0 bursar sync --once
 is "files of root in the state folder" "$(within find /var/lib/bursar ! -user bursar)" ""
-within dpkg --purge bursar >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg --purge"; }
+within dpkg --purge bursar >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg --purge failed"; }
 is "units after the purge" "$(within systemctl list-unit-files --no-legend 'bursar*' | grep -v transient || true)" ""
-within test -e /var/lib/bursar/ledger.db || fail "the purge took the ledger along"
+within test -e /var/lib/bursar/ledger.db || fail "the purge removed the ledger"
 say "all checks passed"

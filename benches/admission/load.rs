@@ -71,7 +71,7 @@ impl Load {
             });
             futures::future::join_all(senders.collect::<Vec<_>>()).await
         });
-        #[expect(clippy::cast_precision_loss, reason = "tens of thousands")]
+        #[expect(clippy::cast_precision_loss, reason = "the number is in the tens of thousands")]
         let done = done.load(Ordering::Relaxed) as f64;
         done / began.elapsed().as_secs_f64()
     }
@@ -117,7 +117,7 @@ pub fn percentile(times: &[Duration], part: f64) -> Duration {
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "tens of thousands"
+        reason = "the number is in the tens of thousands"
     )]
     let at = ((times.len() - 1) as f64 * part) as usize;
     times[at]

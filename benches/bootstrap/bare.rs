@@ -90,7 +90,7 @@ async fn certificate(client: &Client, waiters: &Waiters, name: &str) {
         },
     });
     let approval = json!({"status": {"conditions": [{
-        "type": "Approved", "status": "True", "reason": "BursarApproved", "message": "asked for by a bench",
+        "type": "Approved", "status": "True", "reason": "BursarApproved", "message": "requested by a benchmark",
     }]}});
     let (tell, told) = oneshot::channel();
     waiters.lock().unwrap_or_else(PoisonError::into_inner).insert(format!("bursar-{name}"), tell);

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bursar::settings::Settings;
@@ -24,17 +25,54 @@ pub fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Returns the peak memory of this process (`VmHWM`, proc(5)).
+/// Returns the peak memory of this process.
 pub fn peak_memory() -> String {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
-    format!("peak memory: {}", line.trim())
+    format!("peak memory: {} MiB", memory_of(std::process::id(), "VmHWM"))
+}
+
+/// Returns a value of a process's `status` in MiB: `VmRSS` for its memory, `VmHWM` for the peak (proc(5)).
+pub fn memory_of(id: u32, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).expect("the process runs");
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kilobytes: u64 = value.and_then(|text| text.trim().strip_suffix(" kB")?.parse().ok()).expect("the line exists");
+    kilobytes / 1024
+}
+
+/// Prints a table with a column for each size. The figures of a column come from separate processes of this program,
+/// with the arguments that `steps` returns; each line of their output is a name, a tab and a figure.
+pub fn table(sizes: &[&str], steps: impl Fn(&str) -> Vec<Vec<String>>) {
+    let mut lines: Vec<(String, Vec<String>)> = Vec::new();
+    for size in sizes {
+        for arguments in steps(size) {
+            let mut command = Command::new(std::env::current_exe().expect("the program knows its own path"));
+            let output = command.args(&arguments).stderr(Stdio::inherit()).output().expect("the step runs");
+            assert!(output.status.success(), "{arguments:?}: {}", output.status);
+            for line in String::from_utf8_lossy(&output.stdout).lines() {
+                let (what, figure) = line.split_once('\t').expect("a line has a name and a figure");
+                match lines.iter_mut().find(|(known, _)| known == what) {
+                    Some((_, figures)) => figures.push(figure.to_owned()),
+                    None => lines.push((what.to_owned(), vec![figure.to_owned()])),
+                }
+            }
+        }
+    }
+    println!("\n| | {} |\n|---|{}", sizes.join(" | "), "---|".repeat(sizes.len()));
+    for (what, figures) in lines {
+        println!("| {what} | {} |", figures.join(" | "));
+    }
 }
 
 /// Resets [`peak_memory`] (proc(5), `clear_refs`).
 pub fn forget_peak_memory() {
     // If this fails, the next figure includes the peak of earlier work.
     let _ = fs::write("/proc/self/clear_refs", "5");
+}
+
+/// Returns the CPU time of a running process so far, in seconds, without its children (proc(5), `stat`).
+pub fn cpu_of(id: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).expect("the process runs");
+    let fields = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default().split(' ').skip(11).take(2);
+    fields.map(|ticks| ticks.parse::<f64>().expect("the field is a number")).sum::<f64>() / TICKS
 }
 
 /// Returns the CPU time so far, in seconds, by name: of this process, and of its running children with their own ended

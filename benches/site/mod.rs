@@ -205,7 +205,7 @@ pub fn cluster() -> ClusterName {
 /// The policy of the tests' sites. No server is contacted, so the addresses are made up.
 pub fn policy(folder: &Path) -> Policy {
     let ca = folder.join("ca.pem");
-    // A new authority would change every kubeconfig.
+    // An authority that exists is kept, because a new one would change every kubeconfig.
     if !ca.exists() {
         write_public(folder, "ca.pem", &Authority::new("bench").identity().certificate);
     }

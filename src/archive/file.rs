@@ -22,14 +22,14 @@ pub struct Archives {
 
 /// An archive file that was written and verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct VerifiedArchive {
     /// Hex SHA-256.
     pub digest: String,
     /// The size in bytes.
     pub bytes: u64,
 }
 
-impl Written {
+impl VerifiedArchive {
     /// Returns the ledger's record of this archive.
     #[must_use]
     pub fn row(self, about: About) -> Archive {
@@ -61,7 +61,7 @@ impl Archives {
     }
 
     /// Writes an archive with mode 0600, reads it back and compares it. The file gets its name after the comparison.
-    pub fn write(&self, file: &str, packed: &Packed) -> Result<Written, ArchiveError> {
+    pub fn write(&self, file: &str, packed: &Packed) -> Result<VerifiedArchive, ArchiveError> {
         let at = |path: &Path| {
             let path = path.to_owned();
             move |source| ArchiveError::File { path, source }
@@ -80,7 +80,7 @@ impl Archives {
         }
         fs::rename(&partial, &path).map_err(at(&path))?;
         File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(at(&self.folder))?;
-        Ok(Written { digest: digest(&read), bytes: read.len() as u64 })
+        Ok(VerifiedArchive { digest: digest(&read), bytes: read.len() as u64 })
     }
 
     /// Reads an archive, if its digest is the expected one.
@@ -111,10 +111,10 @@ impl Archives {
 
     /// Reads an archive whose digest is not in the ledger. Returns the archive's description of itself, and the file's
     /// digest and size.
-    pub fn found(&self, file: &str) -> Result<(About, Written), ArchiveError> {
+    pub fn found(&self, file: &str) -> Result<(About, VerifiedArchive), ArchiveError> {
         let path = self.path(file);
         let bytes = fs::read(&path).map_err(|source| ArchiveError::File { path, source })?;
-        let written = Written { digest: digest(&bytes), bytes: bytes.len() as u64 };
+        let written = VerifiedArchive { digest: digest(&bytes), bytes: bytes.len() as u64 };
         Ok((unpack(&bytes)?.about, written))
     }
 
@@ -147,25 +147,25 @@ mod tests {
             Vec::new(),
             jiff::Timestamp::UNIX_EPOCH,
         );
-        pack(Content { about, objects: Vec::new() }, None).expect("packed")
+        pack(Content { about, objects: Vec::new() }, None).expect("the archive is packed")
     }
 
     #[test]
     fn only_the_owner_can_read_an_archive_and_an_altered_one_is_refused() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let archives = Archives::of(folder.path(), None);
         let packed = packed();
-        let written = archives.write("a.tar.zst", &packed).expect("written");
+        let written = archives.write("a.tar.zst", &packed).expect("the folder is writable");
         let path = archives.path("a.tar.zst");
-        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
-        assert_eq!((mode(&path), mode(path.parent().expect("a folder"))), (0o600, 0o700));
+        let mode = |path: &Path| fs::metadata(path).expect("the path exists").permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().expect("the path has a parent"))), (0o600, 0o700));
         assert_eq!(archives.read("a.tar.zst", &written.digest).expect("read").about, packed.about);
-        fs::write(archives.path("b.tar.zst.partial"), "half").expect("written");
+        fs::write(archives.path("b.tar.zst.partial"), "half").expect("the folder is writable");
         archives.sweep();
         assert!(!archives.path("b.tar.zst.partial").exists());
         let mut altered = fs::read(&path).expect("read");
         altered[20] ^= 1;
-        fs::write(&path, altered).expect("written");
+        fs::write(&path, altered).expect("the folder is writable");
         assert!(matches!(archives.read("a.tar.zst", &written.digest), Err(ArchiveError::Altered { .. })));
     }
 }

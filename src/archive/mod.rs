@@ -1,5 +1,5 @@
-//! Packs a namespace into a file: all its objects as JSON, Secrets encrypted, as `tar.zst`. The file describes itself
-//! in `archive.json`; the digest in the ledger shows whether it was altered.
+//! Packs a namespace into a `tar.zst` file: all its objects as JSON, with the Secrets encrypted. The file describes
+//! itself in `archive.json`; the digest in the ledger shows whether it was altered.
 //!
 //! | in the file | what |
 //! |---|---|
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-pub use self::file::{Archives, Written};
+pub use self::file::{Archives, VerifiedArchive};
 pub use self::secret::{Identities, Recipient};
 use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKind};
@@ -300,26 +300,28 @@ mod tests {
 
     #[test]
     fn an_archive_drops_status_and_managed_fields() {
-        let packed = pack(content(), None).expect("packed");
+        let packed = pack(content(), None).expect("the archive is packed");
         assert_eq!((packed.about.objects, packed.about.secrets, packed.about.left_out), (2, 0, 1));
-        let unpacked = unpack(&packed.bytes).expect("unpacked");
+        let unpacked = unpack(&packed.bytes).expect("the archive unpacks");
         assert_eq!(unpacked.about, packed.about);
         let [(kind, object), _] = unpacked.objects.as_slice() else { panic!("{:?}", unpacked.objects) };
         assert_eq!((kind.as_str(), object["data"]["key"].as_str()), ("configmaps", Some("plain")));
         assert!(object["status"].is_null() && object["metadata"]["managedFields"].is_null(), "{object}");
-        assert!(unpacked.secrets(&Identities::default()).expect("there are none").is_empty());
+        assert!(
+            unpacked.secrets(&Identities::default()).expect("an archive without Secrets needs no identity").is_empty()
+        );
     }
 
     #[test]
     fn only_the_holder_of_the_identity_can_read_the_secrets() {
         let (identity, recipient) = secret::tests::pair();
-        let packed = pack(content(), Some(&recipient)).expect("packed");
+        let packed = pack(content(), Some(&recipient)).expect("the archive is packed");
         assert_eq!((packed.about.objects, packed.about.secrets, packed.about.left_out), (3, 1, 0));
         let clear = "c2VjcmV0LWluLWNsZWFy";
         let shown = packed.files.values().any(|file| String::from_utf8_lossy(file).contains(clear));
         assert!(!shown, "a Secret is not encrypted");
-        let unpacked = unpack(&packed.bytes).expect("unpacked");
-        let secrets = unpacked.secrets(&identity).expect("decrypted");
+        let unpacked = unpack(&packed.bytes).expect("the archive unpacks");
+        let secrets = unpacked.secrets(&identity).expect("the identity decrypts the Secrets");
         assert_eq!(secrets[0].1["data"]["key"], clear);
         let (other, _) = secret::tests::pair();
         assert!(matches!(unpacked.secrets(&other), Err(ArchiveError::Decrypt(_))));

@@ -16,7 +16,7 @@ use clap::Parser;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Keeps the accounts of a shared Kubernetes cluster.
+/// Keeps the accounts of shared Kubernetes clusters in step with directories.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {

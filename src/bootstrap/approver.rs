@@ -5,13 +5,10 @@
 //! administrator. Therefore the daemon has no rights, labels or files in that namespace.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
@@ -25,11 +22,10 @@ use super::init::{apply, make_all};
 use super::needs::Needs;
 use super::owner::{Said, owner_and_said};
 use super::roles::{cluster_role, cluster_role_binding, named, rule};
-use super::webhook::{WEBHOOK_LIFETIME, wait_for};
+use super::webhook::wait_for;
 use super::{AccessError, Made, OWN_LIFETIME, answered, client, files, own, read};
 use crate::contract::MANAGED_BY;
 use crate::desired::approver_rules::{Owned, approver_rules};
-use crate::execute::keypair::NewKey;
 use crate::execute::request::ApiServer;
 use crate::execute::signing::SIGNER;
 use crate::identity::ClusterName;
@@ -67,7 +63,7 @@ pub struct ApproverRequest<'a> {
 
 /// Where the approver runs.
 #[derive(Debug, Clone, Copy)]
-pub enum Place<'a> {
+pub enum ApproverLocation<'a> {
     /// As a Deployment with two replicas of this image.
     Inside {
         /// A reference with a digest.
@@ -85,7 +81,7 @@ pub enum Place<'a> {
 pub struct ApproverReport {
     /// Every object, in the order of creation.
     pub made: Vec<Made>,
-    /// When the certificate of an approver outside of the cluster expires.
+    /// When the certificate of an approver outside the cluster expires.
     pub not_after: Option<Timestamp>,
 }
 
@@ -128,7 +124,7 @@ pub async fn found(client: &Client) -> Result<Option<ApproverRules>, AccessError
 /// # Errors
 /// Another ledger owns the cluster, a request fails, or the approver does not become available. If it is not available,
 /// the daemon keeps its right to approve.
-pub async fn install(request: ApproverRequest<'_>, place: Place<'_>) -> Result<ApproverReport, AccessError> {
+pub async fn install(request: ApproverRequest<'_>, place: ApproverLocation<'_>) -> Result<ApproverReport, AccessError> {
     let client = client(request.admin_kubeconfig).await?;
     let mut said = request.said(&client).await?;
     if let Some(administrators) = request.administrators {
@@ -137,11 +133,14 @@ pub async fn install(request: ApproverRequest<'_>, place: Place<'_>) -> Result<A
     let rules = request.rules(&said.administrators);
     let (mut made, mut not_after) = (Vec::new(), None);
     let subject = match place {
-        Place::Inside { .. } => json!({"kind": "ServiceAccount", "name": APPROVER, "namespace": NAMESPACE}),
-        Place::Outside { folder } => {
+        ApproverLocation::Inside { .. } => json!({"kind": "ServiceAccount", "name": APPROVER, "namespace": NAMESPACE}),
+        ApproverLocation::Outside { folder } => {
             let user = user();
-            let (kubeconfig, ends) = kubeconfig(&request, &client, &user).await?;
-            write(folder, &rules, &kubeconfig)?;
+            let reached = own::reached(&read(request.admin_kubeconfig)?, request.admin_kubeconfig)?;
+            let server = ApiServer::new(request.cluster.clone(), client.clone(), Arc::default());
+            let (kubeconfig, ends) = own::access_file(&server, reached, (APPROVER, APPROVER, &user)).await?;
+            let rules = Zeroizing::new(rules.to_json());
+            files::replace_in(folder, &[(KUBECONFIG, kubeconfig, true), (RULES, rules, false)])?;
             not_after = Some(ends);
             json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user})
         }
@@ -150,14 +149,14 @@ pub async fn install(request: ApproverRequest<'_>, place: Place<'_>) -> Result<A
         made.push(apply(&client, &manifest).await?);
     }
     match place {
-        Place::Inside { image } => {
+        ApproverLocation::Inside { image } => {
             for manifest in workload(image) {
                 made.push(apply(&client, &manifest).await?);
             }
             available(&client).await?;
         }
         // An earlier approver in the cluster lost its right when the binding changed.
-        Place::Outside { .. } => remove_workload(&client).await?,
+        ApproverLocation::Outside { .. } => remove_workload(&client).await?,
     }
     (said.approver, said.approver_until) = (Some(rules), not_after);
     made.extend(make_all(&client, &request.needs(), &request.ledger.ledger_id, &said).await?);
@@ -316,44 +315,6 @@ async fn remove_workload(client: &Client) -> Result<(), AccessError> {
     let api = Api::<Deployment>::namespaced(client.clone(), NAMESPACE);
     let removed = answered("Deployment bursar-approver", api.delete(APPROVER, &DeleteParams::background())).await;
     removed.map(drop).or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
-}
-
-/// Returns a kubeconfig for `user`, and when its client certificate expires. The certificate is requested and approved
-/// with the administrator's credential.
-async fn kubeconfig(
-    request: &ApproverRequest<'_>,
-    client: &Client,
-    user: &str,
-) -> Result<(Zeroizing<String>, Timestamp), AccessError> {
-    let reached = own::reached(&read(request.admin_kubeconfig)?, request.admin_kubeconfig)?;
-    let server = ApiServer::new(request.cluster.clone(), client.clone(), Arc::default());
-    let key = NewKey::generate().map_err(AccessError::Key)?;
-    let (pem, issued) = own::signed(&server, &key, (APPROVER, user, None), WEBHOOK_LIFETIME).await?;
-    let name = &request.cluster.0;
-    let file = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": name, "cluster": reached}],
-        "users": [{"name": APPROVER, "user": {
-            "client-certificate-data": BASE64.encode(&pem),
-            "client-key-data": BASE64.encode(key.pem().expose()),
-        }}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": APPROVER}}],
-        "current-context": name,
-    });
-    Ok((Zeroizing::new(format!("{file:#}\n")), issued.not_after))
-}
-
-/// Writes the files with the owner of the folder, which is the user that the approver runs as.
-fn write(folder: &Path, rules: &ApproverRules, kubeconfig: &str) -> Result<(), AccessError> {
-    let failed = |source| AccessError::Write { path: folder.to_owned(), source };
-    if !folder.exists() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o750).create(folder).map_err(failed)?;
-    }
-    let found = std::fs::metadata(folder).map_err(failed)?;
-    let owner = nix::unistd::Uid::effective().is_root().then(|| (found.uid(), found.gid()));
-    files::replace_as(&folder.join(KUBECONFIG), kubeconfig.as_bytes(), 0o600, owner)?;
-    files::replace_as(&folder.join(RULES), rules.to_json().as_bytes(), 0o644, owner)
 }
 
 #[cfg(test)]

@@ -49,22 +49,23 @@ pub struct Breach {
     pub object: String,
     /// The difference and the remedy.
     pub what: String,
-    /// The daemon repairs the object.
+    /// Whether the daemon repairs the object.
     pub repairable: bool,
-    /// `init` created the object from an older configuration, and nobody changed it since.
+    /// Whether `init` created the object from an older configuration, and nobody changed it since.
     pub outdated: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expected {
     pub manifest: Value,
-    /// The daemon may write the object.
+    /// Whether the daemon may write the object.
     pub repairable: bool,
-    /// The object depends on the configuration that `init` was given. It is therefore compared with the annotations
-    /// that `init` wrote on it. If `init` was given another configuration than the current one, the object is outdated.
+    /// Whether the object depends on the configuration that `init` was given. Such an object is compared with the
+    /// annotations that `init` wrote on it. If `init` was given a configuration other than the current one, the object
+    /// is outdated.
     pub noted: bool,
-    /// The object is a rule for adopted namespaces, which does not confine the daemon. If it differs, an administrator
-    /// has not run `init` yet. If `manifest` has no `spec`, the object should not exist.
+    /// Whether the object is a rule for adopted namespaces, which does not confine the daemon. If such an object
+    /// differs, an administrator has not run `init` yet. If `manifest` has no `spec`, the object should not exist.
     pub rule: bool,
 }
 
@@ -150,7 +151,7 @@ impl ConfinementWatch {
                     .map(|field| format!("differs from what this version of bursar creates, in field {field}")),
             };
             if let Some(what) = what {
-                let remedy = if *repairable { "it is written again" } else { "run bursar init" };
+                let remedy = if *repairable { "the daemon writes it again" } else { "run bursar init" };
                 breaches.push(Breach { object, what: format!("{what}; {remedy}"), repairable: *repairable, outdated });
             }
         }

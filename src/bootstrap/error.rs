@@ -49,7 +49,7 @@ pub enum AccessError {
         source: RequestError,
     },
     /// The API server did not answer in time.
-    #[error("{what}: no answer within 30 s; check that the API server runs and is reached from this host")]
+    #[error("{what}: no answer within 30 s; check that the API server runs and can be reached from this host")]
     TimedOut {
         /// The request.
         what: String,
@@ -74,9 +74,9 @@ pub enum AccessError {
         /// The id of this ledger.
         ours: String,
     },
-    /// The administrator's kubeconfig is for another cluster than the one that was named.
+    /// The administrator's kubeconfig is for a cluster other than the named one.
     #[error(
-        "{} reaches another cluster than {cluster}: their ConfigMaps bursar-owner differ; name an administrator's kubeconfig \
+        "{} reaches a cluster other than {cluster}: their ConfigMaps bursar-owner differ; name an administrator's kubeconfig \
          of {cluster} with --admin-kubeconfig", path.display()
     )]
     OtherCluster {
@@ -89,7 +89,7 @@ pub enum AccessError {
     #[error("{} is a credential that Bursar issued; name a kubeconfig of the cluster's administrator", .0.display())]
     OfBursar(PathBuf),
     /// The cluster has no objects of Bursar, so it is probably the wrong one.
-    #[error("cluster {cluster}: the cluster of {} has nothing of Bursar; nothing was removed", path.display())]
+    #[error("cluster {cluster}: the cluster that {} reaches has no objects of Bursar; nothing was removed", path.display())]
     NothingOfBursar {
         /// The named cluster.
         cluster: ClusterName,
@@ -120,7 +120,7 @@ pub enum AccessError {
     #[error("the certificate for bursar:daemon cannot be used")]
     Certificate(#[source] VerifyError),
     /// The daemon's certificate has expired.
-    #[error("the daemon's own certificate ended at {0:.0}; run bursar init")]
+    #[error("the daemon's own certificate expired at {0:.0}; run bursar init")]
     Ended(jiff::Timestamp),
     /// The API server identifies the new credential as another user.
     #[error("the API server identifies the holder of the new certificate as {0:?} instead of bursar:daemon")]
@@ -128,7 +128,7 @@ pub enum AccessError {
     /// The API server allowed a request that the daemon admission policy must refuse.
     #[error(
         "the API server does not enforce ValidatingAdmissionPolicy bursar-cage; no credential was written; Bursar needs \
-         Kubernetes 1.30 or newer with that admission plugin on"
+         Kubernetes 1.30 or newer with the admission plugin ValidatingAdmissionPolicy enabled"
     )]
     PolicyNotEnforced,
     /// The daemon's new rights did not take effect.
@@ -136,7 +136,8 @@ pub enum AccessError {
     NoRights(String),
     /// An older `init` gave the daemon too few rights.
     #[error(
-        "{what}: the daemon may not, because an older `bursar init` gave it no rights for the webhook; run: bursar init"
+        "{what}: the daemon has no right to do this, because an older `bursar init` gave it none for the webhook; run: \
+         bursar init"
     )]
     Outdated {
         /// The request.
@@ -157,7 +158,7 @@ pub enum AccessError {
         /// The last state of the Deployment.
         why: String,
     },
-    /// The webhook outside of the cluster does not answer.
+    /// The webhook outside the cluster does not answer.
     #[error(
         "the webhook at {url} does not answer after {} s ({why}); its files are written, and nothing is enforced yet. Start it \
          (systemctl enable --now bursar-webhook on its host), then install again",
@@ -220,7 +221,7 @@ impl AccessError {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == 404))
     }
 
-    /// The object was created, changed or removed in between.
+    /// Whether the object was created, changed or removed by somebody else since it was read.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if matches!(status.code, 404 | 409)))

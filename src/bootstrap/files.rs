@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -40,6 +40,19 @@ pub fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u3
     in_place().map_err(|source| AccessError::Write { path: path.to_owned(), source })
 }
 
+/// Writes texts into files of `folder`, and creates the folder if it does not exist. The third value says whether only
+/// the owner may read the file. If root writes the files, they get the owner of the folder, which is the user that the
+/// program runs as.
+pub(super) fn replace_in(folder: &Path, files: &[(&str, Zeroizing<String>, bool)]) -> Result<(), AccessError> {
+    let failed = |source| AccessError::Write { path: folder.to_owned(), source };
+    create(folder).map_err(failed)?;
+    let found = std::fs::metadata(folder).map_err(failed)?;
+    let owner = nix::unistd::Uid::effective().is_root().then(|| (found.uid(), found.gid()));
+    files.iter().try_for_each(|(name, text, private)| {
+        replace_as(&folder.join(name), text.as_bytes(), if *private { 0o600 } else { 0o644 }, owner)
+    })
+}
+
 /// Generates the seal's key if there is none, and returns whether it did. An existing key is never replaced, because
 /// every namespace's seal was made with it.
 pub(super) fn ensure_seal_key(state_dir: &Path) -> Result<bool, AccessError> {
@@ -71,10 +84,12 @@ fn write_new(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) 
 /// Returns the folder of a file, and creates it with mode 0750 if it does not exist.
 fn folder(path: &Path) -> std::io::Result<&Path> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !folder.exists() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o750).create(folder)?;
-    }
+    create(folder)?;
     Ok(folder)
+}
+
+fn create(folder: &Path) -> std::io::Result<()> {
+    if folder.exists() { Ok(()) } else { std::fs::DirBuilder::new().recursive(true).mode(0o750).create(folder) }
 }
 
 #[cfg(test)]
@@ -83,24 +98,27 @@ mod tests {
 
     #[test]
     fn a_seal_key_is_generated_once() {
-        let folder = tempfile::TempDir::new().expect("a folder");
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         let state_dir = folder.path().join("state");
-        assert!(ensure_seal_key(&state_dir).expect("written"));
-        let key = std::fs::read(state_dir.join(SEAL_KEY)).expect("a key");
+        assert!(ensure_seal_key(&state_dir).expect("the folder is writable"));
+        let key = std::fs::read(state_dir.join(SEAL_KEY)).expect("the key exists");
         assert_eq!(key.len(), 32);
-        assert!(!ensure_seal_key(&state_dir).expect("kept"));
-        assert_eq!(std::fs::read(state_dir.join(SEAL_KEY)).expect("a key"), key);
+        assert!(!ensure_seal_key(&state_dir).expect("the existing key is kept"));
+        assert_eq!(std::fs::read(state_dir.join(SEAL_KEY)).expect("the key exists"), key);
     }
 
     #[test]
     fn a_replaced_file_is_private() {
-        let folder = tempfile::TempDir::new().expect("a folder");
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         let path = folder.path().join("clusters/prod.kubeconfig");
-        replace(&path, b"old").expect("written");
-        replace(&path, b"new").expect("written");
-        assert_eq!(std::fs::read(&path).expect("a file"), b"new");
-        let mode = std::fs::metadata(&path).expect("a file").permissions().mode();
+        replace(&path, b"old").expect("the folder is writable");
+        replace(&path, b"new").expect("the folder is writable");
+        assert_eq!(std::fs::read(&path).expect("the file exists"), b"new");
+        let mode = std::fs::metadata(&path).expect("the file exists").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(path.parent().expect("a folder")).expect("a folder").count(), 1);
+        assert_eq!(
+            std::fs::read_dir(path.parent().expect("the path has a parent")).expect("the folder exists").count(),
+            1
+        );
     }
 }

@@ -75,7 +75,8 @@ pub struct InitReport {
     pub not_after: Timestamp,
     /// Whether this run generated `seal.key`.
     pub seal_key_drawn: bool,
-    /// The cluster's approver has other rules than this configuration needs; `bursar approver install` updates it.
+    /// Whether the cluster's approver has other rules than this configuration needs. `bursar approver install` updates
+    /// it.
     pub approver_outdated: bool,
 }
 
@@ -374,9 +375,9 @@ where
     Ok(removed)
 }
 
-/// An apply that changes nothing keeps the resource version. The exception is ValidatingAdmissionPolicy: because its
-/// status is applied too, the apply changes a time in `managedFields` (Kubernetes 1.36). So the generation, which
-/// counts changes of the content, is compared as well.
+/// Whether the apply between the two changed nothing. Such an apply keeps the resource version, except for a
+/// ValidatingAdmissionPolicy: because its status is applied too, the apply changes a time in `managedFields`
+/// (Kubernetes 1.36). So the generation, which counts changes of the content, is compared as well.
 fn is_same(before: &ObjectMeta, after: &ObjectMeta) -> bool {
     before.resource_version == after.resource_version
         || (before.generation.is_some() && before.generation == after.generation && before.labels == after.labels)

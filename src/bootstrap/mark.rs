@@ -31,7 +31,7 @@ const REFUSED: &str = "refused";
 
 /// The mark that a cluster has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundMark {
     /// The daemon may not read the mark, because an older `init` did not give it the right.
     Hidden,
     /// There is no mark.
@@ -72,24 +72,24 @@ pub struct MarkOwner {
 }
 
 impl MarkOwner {
-    fn found(&self, map: &ConfigMap) -> Found {
+    fn found(&self, map: &ConfigMap) -> FoundMark {
         let data = map.data.as_ref().unwrap_or(const { &BTreeMap::new() });
         let text = |key: &str| data.get(key).cloned();
         let version = map.resource_version().unwrap_or_default();
         match Mark::verified(data, &self.cluster, &[self.sealer.public_key()]) {
             Some(Mark { ledger, generation, uids }) if ledger == self.ledger_id => {
                 let (holder, claim, refused) = (text(HOLDER), text(CLAIM), text(REFUSED));
-                Found::Own(Own { generation, version, uids, holder, claim, refused })
+                FoundMark::Own(Own { generation, version, uids, holder, claim, refused })
             }
-            _ => Found::Unproven { ledger: text(LEDGER).unwrap_or_default(), version },
+            _ => FoundMark::Unproven { ledger: text(LEDGER).unwrap_or_default(), version },
         }
     }
 
     /// Reads the mark.
-    pub async fn read(&self, client: &Client) -> Result<Found, AccessError> {
+    pub async fn read(&self, client: &Client) -> Result<FoundMark, AccessError> {
         match answered("ConfigMap bursar-mark", maps(client).get_opt(MARK)).await {
-            Ok(found) => Ok(found.map_or(Found::Absent, |map| self.found(&map))),
-            Err(AccessError::Api { source, .. }) if is_code(&source, 403) => Ok(Found::Hidden),
+            Ok(found) => Ok(found.map_or(FoundMark::Absent, |map| self.found(&map))),
+            Err(AccessError::Api { source, .. }) if is_code(&source, 403) => Ok(FoundMark::Hidden),
             Err(error) => Err(error),
         }
     }

@@ -35,7 +35,7 @@ pub use files::{SEAL_KEY, replace_as};
 pub use init::{Did, InitReport, InitRequest, Made, dry_run, init, take_over};
 pub use mark::generations::{KnownGenerations, Reserved};
 pub use mark::keeper::{Claim, MarkKeeper};
-pub use mark::{Found, MarkOwner};
+pub use mark::{FoundMark, MarkOwner};
 pub use own::{OWN_LIFETIME, Renewal, ended, follow, own_certificate, renew};
 pub use owner::{OWNER_KEY, OwnerWatch, Ownership, Said, must_be_same, owner, owner_and_said, watch_owner};
 pub use rights::{missing, role_rules};
@@ -44,8 +44,7 @@ pub use uninstall::{UninstallRequest, uninstall};
 
 use crate::observed::cluster::connect;
 
-/// How long to wait for an answer, as long as for the executor's requests. An API server that answers at all answers
-/// sooner.
+/// How long to wait for an answer: as long as the executor waits. An API server that works answers sooner.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Returns a client for the current context of a kubeconfig, configured for watches and writes ([`connect`]).

@@ -1,5 +1,4 @@
-//! Derives what a configuration needs in one cluster: roles, namespaces, kinds and credentials. PURE: no runtime, no
-//! client, no file system, no clock.
+//! Derives what a configuration needs in one cluster: roles, namespaces, kinds and credentials. PURE.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -39,7 +38,7 @@ pub struct Adopting {
 pub struct Confinement {
     /// Names of the accounts that may have admin and impersonation roles; empty to allow every account.
     pub administrators: BTreeSet<String>,
-    /// An approver approves the daemon's certificate requests, so the daemon may not approve them.
+    /// Whether an approver approves the daemon's certificate requests. If so, the daemon may not approve them.
     pub approver: bool,
 }
 

@@ -13,10 +13,12 @@ use kube::api::PostParams;
 use kube::config::{AuthInfo, Cluster, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
 use kube::{Api, Client};
 use secrecy::SecretString;
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::owner::owner_and_said;
+use super::webhook::WEBHOOK_LIFETIME;
 use super::{AccessError, answered, client_of, files, read};
 use crate::certificate::{self, Asked, Issued};
 use crate::errors::chain;
@@ -108,7 +110,7 @@ pub fn own_certificate(kubeconfig: &Path) -> Result<Option<(String, Timestamp)>,
 /// The message for an expired certificate of the daemon.
 #[must_use]
 pub fn ended(at: Timestamp) -> String {
-    format!("the daemon's own certificate ended at {at:.0}; run bursar init")
+    format!("the daemon's own certificate expired at {at:.0}; run bursar init")
 }
 
 /// Copies the configuration's CA bundle into the daemon's kubeconfig, if both name the same URL and the API server can
@@ -212,6 +214,30 @@ pub(super) async fn signed(
     };
     let issued = verified(server, &pem, &asked).await.map_err(AccessError::Certificate)?;
     Ok((pem, issued))
+}
+
+/// Issues a client certificate to `user`, and returns a kubeconfig with it, in which the user's entry is called `entry`,
+/// and when the certificate expires.
+pub(super) async fn access_file(
+    server: &ApiServer,
+    reached: Cluster,
+    (entry, holder, user): (&str, &str, &str),
+) -> Result<(Zeroizing<String>, Timestamp), AccessError> {
+    let key = NewKey::generate().map_err(AccessError::Key)?;
+    let (pem, issued) = signed(server, &key, (holder, user, None), WEBHOOK_LIFETIME).await?;
+    let name = &server.cluster.0;
+    let file = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": reached}],
+        "users": [{"name": entry, "user": {
+            "client-certificate-data": BASE64.encode(&pem),
+            "client-key-data": BASE64.encode(key.pem().expose()),
+        }}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": entry}}],
+        "current-context": name,
+    });
+    Ok((Zeroizing::new(format!("{file:#}\n")), issued.not_after))
 }
 
 /// Returns how the current context reaches its cluster, with the CA certificates embedded.

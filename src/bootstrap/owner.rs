@@ -27,7 +27,7 @@ pub const OWNER_KEY: &str = "ledger";
 const ADMINISTRATORS: &str = "administrators";
 /// The key of the approver's rules, as in its `rules.json`; absent if there is no approver.
 const APPROVER: &str = "approver";
-/// The key of the time when the kubeconfig of an approver outside of the cluster expires.
+/// The key of the time when the kubeconfig of an approver outside the cluster expires.
 const APPROVER_UNTIL: &str = "approver-until";
 
 /// An administrator's choices for a cluster.
@@ -37,7 +37,7 @@ pub struct Said {
     pub administrators: BTreeSet<String>,
     /// The rules of the approver; `None` if there is none.
     pub approver: Option<ApproverRules>,
-    /// When the certificate of an approver outside of the cluster expires.
+    /// When the certificate of an approver outside the cluster expires.
     pub approver_until: Option<Timestamp>,
 }
 
@@ -64,7 +64,7 @@ pub async fn owner(client: &Client) -> Result<Option<String>, AccessError> {
     Ok(read(client).await?.and_then(|map| ledger_id(&map)))
 }
 
-/// Rejects an administrator's kubeconfig for another cluster than the daemon's. Two clusters can have the same ledger,
+/// Rejects an administrator's kubeconfig for a cluster other than the daemon's. Two clusters can have the same ledger,
 /// so the UIDs of their `ConfigMap`s are compared, not the ledger's id. If the `ConfigMap` in the daemon's cluster
 /// cannot be read, nothing is compared.
 ///

@@ -1,5 +1,4 @@
-//! The roles that `init` creates: the daemon's rights, and the roles that the daemon may bind but not change. PURE: no
-//! runtime, no client, no file system, no clock.
+//! The roles that `init` creates: the daemon's rights, and the roles that the daemon may bind but not change. PURE.
 
 use std::collections::BTreeMap;
 

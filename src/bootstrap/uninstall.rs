@@ -53,7 +53,7 @@ pub struct UninstallRequest<'a> {
     pub state_dir: &'a Path,
     /// A kubeconfig of the cluster's administrator.
     pub admin_kubeconfig: &'a Path,
-    /// Remove nothing, and only return what would be removed.
+    /// Whether nothing is removed, and only what would be removed is returned.
     pub dry_run: bool,
 }
 

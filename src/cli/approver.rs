@@ -11,7 +11,7 @@ use super::init::{administrators, word};
 use super::webhook::cluster;
 use super::{admin, output};
 use crate::bootstrap;
-use crate::bootstrap::approver::{self, ApproverReport, ApproverRequest, Place};
+use crate::bootstrap::approver::{self, ApproverLocation, ApproverReport, ApproverRequest};
 use crate::contract::Sealer;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
@@ -79,10 +79,10 @@ async fn install(context: &Context, arguments: &ApproverInstall) -> Result<Exit,
     let request = ApproverRequest { administrators: listed.as_ref(), ..site.request(&admin) };
     let image;
     let place = if let Some(folder) = &arguments.write {
-        Place::Outside { folder }
+        ApproverLocation::Outside { folder }
     } else {
         image = by_digest(arguments.image.as_ref().or(site.settings.webhook_image.as_ref()))?;
-        Place::Inside { image: &image }
+        ApproverLocation::Inside { image: &image }
     };
     let progress = output::progress("installing the approver");
     let report = approver::install(request, place).await;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::arguments::{Archive, ArchiveApply, ArchiveFile, MaybeAccount};
+use super::arguments::{Archive, ArchiveApply, ArchiveFile, MaybeWhy};
 use super::context::{Context, as_bursar};
 use super::exit::{Exit, Failure};
 use super::recovery::may;
@@ -27,17 +27,10 @@ const COLUMNS: [&str; 7] = ["account", "cluster", "namespace", "at", "objects", 
 
 pub(super) async fn run(context: &Context, command: Archive) -> Result<Exit, Failure> {
     match command {
-        Archive::List(arguments) => list(context, arguments).await,
+        Archive::List(arguments) => show::list(context, arguments, LIST, &COLUMNS, "no archives").await,
         Archive::Show(ArchiveFile { file }) => show(context, &file).await,
         Archive::Apply(arguments) => apply(context, arguments).await,
     }
-}
-
-async fn list(context: &Context, asked: MaybeAccount) -> Result<Exit, Failure> {
-    let mut store = context.store().await?;
-    let account = show::listed(&mut store, asked).await?;
-    let rows = store.rows(LIST, &[account]).await?;
-    output::list(context, &rows, &COLUMNS, "no archives")
 }
 
 async fn show(context: &Context, file: &str) -> Result<Exit, Failure> {
@@ -77,7 +70,7 @@ fn said(about: &About) -> String {
 
 async fn apply(context: &Context, arguments: ArchiveApply) -> Result<Exit, Failure> {
     may()?;
-    let ArchiveApply { file, identity, admin, reason, ticket } = arguments;
+    let ArchiveApply { file, identity, admin, why: MaybeWhy { reason, ticket } } = arguments;
     let settings = context.settings()?;
     let identities = identity.map(|path| {
         let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()));

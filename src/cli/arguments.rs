@@ -5,7 +5,9 @@ mod approver;
 mod directory;
 mod help;
 mod names;
+mod order;
 mod own;
+mod webhook;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +17,6 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use jiff::Timestamp;
 
-use crate::contract::exception::ExceptedRule;
 use crate::identity::AccountKind;
 use crate::report::who::what::What;
 
@@ -24,7 +25,12 @@ pub use self::approver::{Approver, ApproverInstall, ApproverUninstall};
 pub use self::directory::{Accept, Diff, Directory};
 pub use self::help::{GROUPS, add_usage, command, parsed, ungrouped};
 pub use self::names::NameKind;
+pub use self::order::{
+    Exception, ExceptionSet, ExceptionUnset, MaybeReasoned, MaybeWhy, Quota, QuotaSet, QuotaUnset, Reasoned, Resume,
+    Revoke, Suspend, Why,
+};
 pub use self::own::Own;
+pub use self::webhook::{Webhook, WebhookAudit, WebhookCluster, WebhookInstall, WebhookManifests, WebhookUninstall};
 
 /// Keeps the accounts of a shared Kubernetes cluster in step with a directory.
 #[derive(Debug, Parser)]
@@ -106,7 +112,7 @@ pub enum Command {
     Who(Who),
     /// Show what was done and who ordered it
     History(History),
-    /// List valid certificates and tokens by their end, or find the holder of one
+    /// List valid certificates and tokens by expiry, or find the holder of one
     Certs(Certs),
     /// Write a page for managers and auditors: accounts, access, exceptions, failures, changes
     Report(Report),
@@ -328,34 +334,6 @@ pub enum CertsCommand {
     },
 }
 
-/// The arguments of `revoke`.
-#[derive(Debug, Args)]
-pub struct Revoke {
-    /// Kind of account
-    #[arg(requires = "name", required_unless_present = "all", value_parser = kind())]
-    pub kind: Option<AccountKind>,
-    /// Name in the directory
-    pub name: Option<String>,
-    /// All accounts of --class
-    #[arg(long, requires = "class", conflicts_with = "kind")]
-    pub all: bool,
-    /// With --all: the class of the accounts
-    #[arg(long, value_name = "NAME", requires = "all")]
-    pub class: Option<String>,
-    /// Also suspend the account, stop its workloads, and remove tokens of its service accounts, until `resume`
-    #[arg(long, conflicts_with = "all")]
-    pub evict: bool,
-    /// With --evict: list the changes in its namespaces since this time
-    #[arg(long, value_name = "TIME", requires = "evict", value_parser = super::quota::moment)]
-    pub since: Option<Timestamp>,
-    /// Reason; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub reason: String,
-    /// Ticket; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub ticket: Option<String>,
-}
-
 /// The arguments of `ensure`.
 #[derive(Debug, Args)]
 pub struct Ensure {
@@ -364,52 +342,6 @@ pub struct Ensure {
     /// Wait at most this long
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
-}
-
-/// The arguments of `suspend`.
-#[derive(Debug, Args)]
-pub struct Suspend {
-    #[command(flatten)]
-    pub target: Reasoned,
-    /// Resume automatically on this day (00:00 UTC) or at this time; only time in which the daemon runs counts
-    #[arg(long, value_name = "TIME", value_parser = super::quota::moment)]
-    pub until: Option<Timestamp>,
-}
-
-/// The target of an order that needs a reason.
-#[derive(Debug, Args)]
-pub struct Reasoned {
-    #[command(flatten)]
-    pub account: Account,
-    /// Reason; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub reason: String,
-    /// Ticket; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub ticket: Option<String>,
-}
-
-/// The target of an order whose reason is optional.
-#[derive(Debug, Clone, Args)]
-pub struct MaybeReasoned {
-    #[command(flatten)]
-    pub account: Account,
-    /// Reason; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Ticket; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub ticket: Option<String>,
-}
-
-/// The arguments of `resume`.
-#[derive(Debug, Args)]
-pub struct Resume {
-    #[command(flatten)]
-    pub target: MaybeReasoned,
-    /// After an eviction: the workloads to start again (`deployment/web`), or `all` or `none`
-    #[arg(long, value_name = "KIND/NAME", value_delimiter = ',')]
-    pub start: Vec<String>,
 }
 
 /// Commands of `archive`.
@@ -450,12 +382,8 @@ pub struct ArchiveApply {
     pub identity: Option<PathBuf>,
     #[command(flatten)]
     pub admin: Admin,
-    /// Reason; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Ticket; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub ticket: Option<String>,
+    #[command(flatten)]
+    pub why: MaybeWhy,
 }
 
 /// Commands of `home`.
@@ -466,94 +394,6 @@ pub enum Home {
     Show(Account),
     /// Restore the user's part of the kubeconfig that Bursar last replaced; Bursar's current entries stay
     Restore(MaybeReasoned),
-}
-
-/// Commands of `quota`.
-#[derive(Debug, Subcommand)]
-pub enum Quota {
-    /// Set amounts
-    Set(QuotaSet),
-    /// Go back to the amounts of the class
-    Unset(QuotaUnset),
-    /// List the overrides with account, ticket and end
-    List(MaybeAccount),
-    /// Set all overrides that a file lists
-    Import {
-        /// A file with one override per line, as after `quota set`, or with the output of `quota list --json`
-        file: PathBuf,
-    },
-}
-
-/// The arguments of `quota set`.
-#[derive(Debug, Args)]
-pub struct QuotaSet {
-    #[command(flatten)]
-    pub target: MaybeReasoned,
-    /// Resource and quantity in the notation of Kubernetes, for example limits.cpu=8
-    #[arg(required = true, value_name = "RESOURCE=AMOUNT", value_parser = super::quota::amount)]
-    pub amounts: Vec<(String, String)>,
-    /// Only in this cluster
-    #[arg(long, value_name = "NAME")]
-    pub cluster: Option<String>,
-    /// The class's amount applies again from this day (00:00 UTC) or time
-    #[arg(long, value_name = "DAY", value_parser = super::quota::moment)]
-    pub until: Option<jiff::Timestamp>,
-}
-
-/// The arguments of `quota unset`.
-#[derive(Debug, Args)]
-pub struct QuotaUnset {
-    #[command(flatten)]
-    pub target: MaybeReasoned,
-    /// Resource, for example limits.cpu
-    #[arg(required = true, value_name = "RESOURCE")]
-    pub resources: Vec<String>,
-    /// Only the override for this cluster
-    #[arg(long, value_name = "NAME")]
-    pub cluster: Option<String>,
-}
-
-/// Commands of `exception`.
-#[derive(Debug, Subcommand)]
-pub enum Exception {
-    /// Except an account from rules
-    Set(ExceptionSet),
-    /// End an exception, so that the rules apply again
-    Unset(ExceptionUnset),
-    /// List the exceptions with account, ticket and end
-    List(MaybeAccount),
-}
-
-/// The arguments of `exception set`.
-#[derive(Debug, Args)]
-#[command(mut_arg("reason", |reason| {
-    reason.required_unless_present("ticket").help("Reason; the history keeps it; --reason or --ticket is required")
-}))]
-pub struct ExceptionSet {
-    #[command(flatten)]
-    pub target: MaybeReasoned,
-    /// The rules, as `webhook audit` names them
-    #[arg(required = true, value_name = "RULE", value_parser = super::exception::rule())]
-    pub rules: Vec<ExceptedRule>,
-    /// The rules apply again from this day (00:00 UTC) or time
-    #[arg(long, value_name = "DAY", value_parser = super::quota::moment)]
-    pub until: jiff::Timestamp,
-    /// Only in this cluster
-    #[arg(long, value_name = "NAME")]
-    pub cluster: Option<String>,
-}
-
-/// The arguments of `exception unset`.
-#[derive(Debug, Args)]
-pub struct ExceptionUnset {
-    #[command(flatten)]
-    pub target: MaybeReasoned,
-    /// The rules
-    #[arg(required = true, value_name = "RULE", value_parser = super::exception::rule())]
-    pub rules: Vec<ExceptedRule>,
-    /// Only the exception for this cluster
-    #[arg(long, value_name = "NAME")]
-    pub cluster: Option<String>,
 }
 
 /// Commands of `ledger`.
@@ -585,83 +425,4 @@ pub enum Ledger {
         #[arg(long, value_name = "[NAME=]FILE")]
         admin_kubeconfig: Vec<String>,
     },
-}
-
-/// Commands of `webhook`.
-#[derive(Debug, Subcommand)]
-pub enum Webhook {
-    /// Install or update the webhook, inside or outside the cluster
-    Install(WebhookInstall),
-    /// Remove the webhook; the backstop policy still refuses pods with other uids
-    Uninstall(WebhookUninstall),
-    /// Send dry-run requests that must pass and that must be refused
-    Selftest(WebhookCluster),
-    /// Print the objects of the webhook as YAML
-    Manifests(WebhookManifests),
-    /// Check existing objects against the rules, also those of another --config; change nothing
-    Audit(WebhookAudit),
-}
-
-/// Selects the cluster.
-#[derive(Debug, Clone, Args)]
-pub struct WebhookCluster {
-    /// Name of the cluster in the configuration; may be omitted if there is only one
-    #[arg(long, value_name = "NAME")]
-    pub cluster: Option<String>,
-}
-
-/// The arguments of `webhook install`.
-#[derive(Debug, Args)]
-pub struct WebhookInstall {
-    #[command(flatten)]
-    pub cluster: WebhookCluster,
-    /// The webhook runs outside of the cluster, and the API server reaches it at https://HOST:PORT
-    #[arg(long, value_name = "URL", requires = "write", conflicts_with = "image")]
-    pub url: Option<String>,
-    /// With --url: the folder for the files that the webhook needs (`bursar-webhook --dir`)
-    #[arg(long, value_name = "FOLDER", requires = "url")]
-    pub write: Option<PathBuf>,
-    /// With --write: kubeconfig of an administrator who approves the webhook's certificate if the daemon may not,
-    /// because the installed webhook does not run or an approver is installed; read once and not kept
-    #[arg(long, value_name = "FILE", requires = "write")]
-    pub admin_kubeconfig: Option<PathBuf>,
-    /// With --write: how long to wait until the webhook answers a review; it is put in force only after that
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
-    pub wait: Duration,
-    /// The image; default: [webhook] image of the configuration
-    #[arg(long, value_name = "REFERENCE")]
-    pub image: Option<String>,
-}
-
-/// The arguments of `webhook uninstall`.
-#[derive(Debug, Args)]
-pub struct WebhookUninstall {
-    #[command(flatten)]
-    pub cluster: WebhookCluster,
-    /// Remove the backstop policy too; then nothing checks uids
-    #[arg(long)]
-    pub backstop: bool,
-    #[command(flatten)]
-    pub admin: Admin,
-}
-
-/// The arguments of `webhook audit`.
-#[derive(Debug, Args)]
-pub struct WebhookAudit {
-    #[command(flatten)]
-    pub cluster: WebhookCluster,
-    /// The administrator's kubeconfig; read once and not kept. Default: $KUBECONFIG, or ~/.kube/config; without all of
-    /// these, the daemon's own access, which cannot list all kinds
-    #[arg(long, value_name = "FILE")]
-    pub admin_kubeconfig: Option<PathBuf>,
-}
-
-/// The arguments of `webhook manifests`.
-#[derive(Debug, Args)]
-pub struct WebhookManifests {
-    #[command(flatten)]
-    pub cluster: WebhookCluster,
-    /// The image; default: [webhook] image of the configuration
-    #[arg(long, value_name = "REFERENCE")]
-    pub image: Option<String>,
 }

@@ -9,7 +9,7 @@ use super::exit::{Exit, Failure};
 use super::output::{self, clean};
 use super::webhook::{cluster, site};
 use crate::bootstrap;
-use crate::bootstrap::webhook::audit::{Audit, Found, audit};
+use crate::bootstrap::webhook::audit::{Audit, BrokenRule, audit};
 
 pub(super) async fn run(context: &Context, arguments: &WebhookAudit) -> Result<Exit, Failure> {
     let settings = context.settings()?;
@@ -52,7 +52,7 @@ fn text(audit: &Audit) -> String {
     lines
         .extend(counts.map(|((class, rule, mode), count)| format!("class {}, {rule} ({mode}): {count}", clean(class))));
     let (open, of) = (found.len() - excepted, format!("{objects} objects of {namespaces} namespaces"));
-    let excepted = if excepted > 0 { format!(", and {excepted} by exceptions") } else { String::new() };
+    let excepted = if excepted > 0 { format!("; exceptions allow {excepted} more") } else { String::new() };
     lines.push(format!("{open} findings in {of}{excepted}; nothing was written"));
     lines.extend(off.iter().map(|(class, rules)| format!("not judged: class {class}: {} (off)", rules.join(", "))));
     lines.extend(not_judged.iter().map(|what| format!("not judged: {what}")));
@@ -63,12 +63,12 @@ fn text(audit: &Audit) -> String {
 }
 
 /// Returns what would happen to a new object like this one.
-fn says(found: &Found) -> &'static str {
+fn says(found: &BrokenRule) -> &'static str {
     if found.excepted { "excepted" } else { found.broken.mode.as_str() }
 }
 
-fn line(found: &Found) -> String {
-    let Found { account, class: _, namespace, object, broken, excepted: _ } = found;
+fn line(found: &BrokenRule) -> String {
+    let BrokenRule { account, class: _, namespace, object, broken, excepted: _ } = found;
     let whose = if account.is_empty() { "nobody" } else { account.as_str() };
     format!(
         "{}  {}  {}/{}  {}: {}",
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn the_audit_counts_findings_and_lists_what_was_not_judged() {
         let broken = Broken { rule: "uid", mode: Mode::Warn, text: "as \u{1b}root".to_owned() };
-        let found = Found {
+        let found = BrokenRule {
             account: "tool:foo".to_owned(),
             class: "tool".to_owned(),
             namespace: "tool-foo".to_owned(),
@@ -98,7 +98,7 @@ mod tests {
             broken,
             excepted: false,
         };
-        let excepted = Found { excepted: true, ..found.clone() };
+        let excepted = BrokenRule { excepted: true, ..found.clone() };
         let said = text(&Audit {
             namespaces: 1,
             objects: 3,
@@ -109,7 +109,7 @@ mod tests {
         });
         assert!(said.starts_with("warn  tool:foo  tool-foo/pods/web  uid: as "), "{said}");
         assert!(!said.contains('\u{1b}') && said.contains("class tool, uid (warn): 2"), "{said}");
-        assert!(said.contains("2 findings in 3 objects of 1 namespaces, and 1 by exceptions"), "{said}");
+        assert!(said.contains("2 findings in 3 objects of 1 namespaces; exceptions allow 1 more"), "{said}");
         assert!(said.contains("class tool, uid (excepted): 1"), "{said}");
         assert!(said.contains("class tool: hosts (off)") && said.contains("services: forbidden"), "{said}");
     }

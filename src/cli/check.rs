@@ -114,7 +114,7 @@ fn of_egress(Egress { reached, unknown }: &Egress) -> Vec<String> {
     reached.chain(unknown).collect()
 }
 
-/// Returns warnings about settings that are valid but give protection away.
+/// Returns warnings about settings that are valid but weaken the protection.
 fn warnings(policy: &Policy) -> Vec<String> {
     let may_escalate = |class: &&Class| class.admission.uid.privilege_escalation;
     let escalation = |class: &Class| {
@@ -146,12 +146,12 @@ fn warnings(policy: &Policy) -> Vec<String> {
 /// Warns about a class that lets people write network policies in adopted namespaces. Policies add up, so a policy of
 /// theirs opens the namespace although Bursar's own policies stay.
 fn opened(class: &Class) -> Option<String> {
-    let harmless = |role: &&String| !["bursar-tenant", "view"].contains(&role.as_str());
-    let role = class.roles.iter().chain(&class.service_account_roles).find(harmless)?;
+    let dangerous = |role: &&String| !["bursar-tenant", "view"].contains(&role.as_str());
+    let role = class.roles.iter().chain(&class.service_account_roles).find(dangerous)?;
     (class.adopts().is_some() && class.network != "open").then(|| {
         format!(
-            "class.{}.network: {:?} does not hold if role {role} permits people to write NetworkPolicies, as edit does, because \
-             policies add up; give the role bursar-tenant",
+            "class.{}.network: if role {role} lets people write NetworkPolicies, as edit does, they can allow what {:?} \
+             forbids, because policies add up; use the role bursar-tenant instead",
             class.name, class.network
         )
     })
@@ -205,7 +205,7 @@ mod tests {
     fn a_warning_names_exports_that_adopted_namespaces_mount_as_any_user() {
         let mut policy = policy();
         let mut class = profile();
-        let From::Adopted(adopts) = &mut class.from else { panic!("it adopts") };
+        let From::Adopted(adopts) = &mut class.from else { panic!("the class adopts namespaces") };
         let export = AllowedVolume::Nfs { server: "nfs.example.org".to_owned(), path: "/srv/".to_owned() };
         adopts.admission.allowed_volumes = vec![export, AllowedVolume::Token("istio-ca".to_owned())];
         policy.classes.insert(class.name.clone(), class);
@@ -246,7 +246,7 @@ mod tests {
             warnings(&policy).join("\n")
         };
         assert_eq!((said("isolated", "bursar-tenant"), said("open", "edit")), (String::new(), String::new()));
-        assert!(said("isolated", "edit").starts_with("class.profile.network: \"isolated\" does not hold if role edit"));
+        assert!(said("isolated", "edit").starts_with("class.profile.network: if role edit lets people write"));
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Context {
         let settings = self.read_settings(Settings::load)?;
         if !self.warned.replace(true) {
             for warning in &settings.warnings {
-                // Nothing is left to do about a closed standard error.
+                // If standard error is closed, the warning is lost.
                 let _ = writeln!(std::io::stderr(), "warning: {}", clean(warning));
             }
         }
@@ -54,8 +54,8 @@ impl Context {
 
     fn read_settings(&self, load: fn(&Path) -> Result<Settings, SettingsErrors>) -> Result<Settings, Failure> {
         let path = &self.global.config;
-        // A caller who may not read the file is not allowed to run the command. That is another error than a wrong
-        // configuration.
+        // A caller who may not read the file is not allowed to run the command. The error says this, and not that the
+        // configuration is wrong.
         if std::fs::File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
             return Err(Failure::new(Exit::Forbidden, format!("you may not read {}; {READING}", path.display())));
         }
@@ -68,8 +68,8 @@ impl Context {
         Ok(ControlClient::new(&control_socket(&self.global.config))?)
     }
 
-    /// Returns the path of the ledger: that of `--ledger`, or the configured one. For the latter, root becomes user
-    /// `bursar`.
+    /// Returns the path of the ledger: that of `--ledger`, or the configured one. To read the configured ledger, root
+    /// becomes user `bursar`.
     pub(super) fn ledger(&self) -> Result<PathBuf, Failure> {
         if let Some(path) = &self.global.ledger {
             return Ok(path.clone());
@@ -87,7 +87,7 @@ impl Context {
             Err(error) => {
                 let (exit, remedy) = match error.kind() {
                     std::io::ErrorKind::NotFound if self.global.ledger.is_some() => {
-                        (Exit::Failed, "--ledger names a ledger, or a backup of one")
+                        (Exit::Failed, "--ledger must name a ledger, or a backup of one")
                     }
                     std::io::ErrorKind::NotFound => {
                         (Exit::Failed, "the first cycle creates it; run: bursar sync --once")

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bursar_directory::{Pass, SourceConfig, SourceKind};
 use serde_json::json;
 
-use super::arguments::{Accept, Diff, Directory};
+use super::arguments::{Accept, Diff, Directory, Why};
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::order;
@@ -23,7 +23,7 @@ use crate::snapshot::{RejectedEntry, SourceRead};
 
 pub(super) async fn run(context: &Context, command: Directory) -> Result<Exit, Failure> {
     match command {
-        Directory::Accept(Accept { source, reason, ticket }) => {
+        Directory::Accept(Accept { source, why: Why { reason, ticket } }) => {
             let order = OrderRequest::AcceptDirectory(AcceptDirectory { source, reason: Some(reason), ticket });
             order::give(context, vec![order]).await
         }

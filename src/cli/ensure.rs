@@ -15,7 +15,7 @@ use crate::orders::request::{EnsureAnswer, EnsureRequest};
 /// The pause between two requests.
 const AGAIN: Duration = Duration::from_millis(100);
 
-#[expect(clippy::disallowed_methods, reason = "a person waits at a login")]
+#[expect(clippy::disallowed_methods, reason = "bounds the wait of a person at a login")]
 pub(super) async fn run(context: &Context, arguments: Ensure) -> Result<Exit, Failure> {
     let Ensure { account, timeout } = arguments;
     let client = context.daemon()?;
@@ -30,7 +30,7 @@ pub(super) async fn run(context: &Context, arguments: Ensure) -> Result<Exit, Fa
                 return told(context, &answer);
             }
             Ok(answer) => last = answer.text,
-            // Many people log in at once and the daemon has no free connection, or the daemon restarts.
+            // Many people log in at the same time and the daemon has no free connection, or the daemon restarts.
             Err(ClientError::Broken(_)) => {}
             Err(error) => return Err(error.into()),
         }

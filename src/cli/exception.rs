@@ -1,38 +1,28 @@
 //! `bursar exception set|unset|list`: excepts one account from admission rules.
 
-use super::arguments::{Exception, ExceptionSet, ExceptionUnset, MaybeAccount};
+use super::arguments::{Exception, ExceptionSet, ExceptionUnset};
 use super::context::Context;
 use super::exit::{Exit, Failure};
-use super::{order, output, show};
+use super::{order, show};
 use crate::contract::exception::ExceptedRule;
-use crate::identity::ClusterName;
 use crate::orders::request::{self, OrderRequest};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+const LIST: &str = "SELECT * FROM exceptions WHERE ?1 IN ('', account) ORDER BY account, rule, cluster";
 const COLUMNS: [&str; 7] = ["account", "cluster", "rule", "ticket", "until", "actor", "reason"];
 
 pub(super) async fn run(context: &Context, exception: Exception) -> Result<Exit, Failure> {
     match exception {
         Exception::Set(ExceptionSet { target, rules, until, cluster }) => {
-            let set =
-                request::ExceptionSet { target: target.into(), rules, until, cluster: cluster.map(ClusterName::from) };
+            let set = request::ExceptionSet { target: target.into(), rules, until, cluster };
             order::give(context, vec![OrderRequest::ExceptionSet(set)]).await
         }
         Exception::Unset(ExceptionUnset { target, rules, cluster }) => {
-            let unset =
-                request::ExceptionUnset { target: target.into(), rules, cluster: cluster.map(ClusterName::from) };
+            let unset = request::ExceptionUnset { target: target.into(), rules, cluster };
             order::give(context, vec![OrderRequest::ExceptionUnset(unset)]).await
         }
-        Exception::List(arguments) => list(context, arguments).await,
+        Exception::List(arguments) => show::list(context, arguments, LIST, &COLUMNS, "no exceptions").await,
     }
-}
-
-async fn list(context: &Context, asked: MaybeAccount) -> Result<Exit, Failure> {
-    let mut store = context.store().await?;
-    let account = show::listed(&mut store, asked).await?;
-    let query = "SELECT * FROM exceptions WHERE ?1 IN ('', account) ORDER BY account, rule, cluster";
-    let rows = store.rows(query, &[account]).await?;
-    output::list(context, &rows, &COLUMNS, "no exceptions")
 }
 
 /// Returns a parser for rules from which an account can be excepted.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::control::client::ClientError;
 use crate::errors::chain;
-use crate::orders::request::Refusal;
+use crate::orders::request::RequestRefusal;
 use crate::runtime::RuntimeError;
 use crate::settings::SettingsErrors;
 use crate::store::StoreError;
@@ -22,7 +22,7 @@ pub enum Exit {
     Changes = 2,
     /// A limit refuses a part of the changes.
     Refused = 3,
-    /// No such account, or no such archive.
+    /// The account or the archive does not exist.
     NoAccount = 4,
     /// Wrong arguments.
     Usage = 64,
@@ -81,8 +81,8 @@ impl Failure {
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
+impl From<RequestRefusal> for Failure {
+    fn from(refusal: RequestRefusal) -> Self {
         Self::new(Exit::of(refusal.exit_code), refusal.text)
     }
 }

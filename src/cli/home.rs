@@ -6,16 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use bursar_homed::client::{HomedClient, HomedClientError};
-use bursar_protocol::{
-    Answer, EntryNames, HomeError, HomeTarget as HomedTarget, Inspection, Request, USER_PREFIX, Work,
-};
+use bursar_protocol::{Answer, EntryNames, HomeError, HomeTarget, Inspection, Request, USER_PREFIX, Work};
 use serde_json::{Value, json};
 
 use super::arguments::{Account, Home, MaybeReasoned};
 use super::context::{Context, as_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::{order, output};
-use crate::desired::HomeTarget;
+use crate::desired::DesiredHome;
 use crate::execute::home::target;
 use crate::ledger::LedgerState;
 use crate::orders;
@@ -62,14 +60,14 @@ pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failur
 
 /// Returns the homes of an account: the homes to which a kubeconfig was delivered or, if there are none, the home that
 /// its class defines.
-fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec<HomedTarget>, Failure> {
+fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec<HomeTarget>, Failure> {
     let Account { kind, name } = account;
     let known = orders::find(ledger, *kind, name)?;
     let none = |why: &str| Failure::new(Exit::NoAccount, format!("{kind} {name} {why}"));
     let posix = known.posix.clone().ok_or_else(|| none("has no uid"))?;
     let place = |home: PathBuf, kubeconfig, mount| {
         let posix = posix.clone();
-        target(&HomeTarget { home, posix, kubeconfig, create: false, replace_unparsable: false }, mount)
+        target(&DesiredHome { home, posix, kubeconfig, create: false, replace_unparsable: false }, mount)
     };
     let files: BTreeMap<_, _> = ledger
         .deliveries_of(&known.id)
@@ -89,7 +87,7 @@ fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec
     Ok(files.into_iter().map(|((home, kubeconfig), mount)| place(home, kubeconfig, mount)).collect())
 }
 
-async fn ask(client: &HomedClient, home: &HomedTarget, work: Work) -> Result<Answer, Failure> {
+async fn ask(client: &HomedClient, home: &HomeTarget, work: Work) -> Result<Answer, Failure> {
     client.call(&Request::new(home.clone(), work)).await.map_err(|error| {
         let remedy = match &error {
             HomedClientError::Home(error) => format!("; {}", error.remedy()),
@@ -107,7 +105,7 @@ fn misunderstood() -> Failure {
     Failure::new(Exit::Failed, "bursar-homed has another version; run: systemctl restart bursar-homed".to_owned())
 }
 
-async fn show(client: &HomedClient, home: &HomedTarget) -> Result<(Value, String), Failure> {
+async fn show(client: &HomedClient, home: &HomeTarget) -> Result<(Value, String), Failure> {
     let names = EntryNames { user: format!("{USER_PREFIX}none"), ..EntryNames::default() };
     match ask(client, home, Work::Inspect { names }).await? {
         Answer::Inspected(found) => Ok((json!(found), said(&found))),
@@ -136,7 +134,7 @@ fn said(found: &Inspection) -> String {
     format!("{what}; {kept}")
 }
 
-async fn restore(client: &HomedClient, home: &HomedTarget) -> Result<(bool, bool, &'static str), Failure> {
+async fn restore(client: &HomedClient, home: &HomeTarget) -> Result<(bool, bool, &'static str), Failure> {
     let Answer::Restored { changed, complete } = ask(client, home, Work::RestoreKubeconfig).await? else {
         return Err(misunderstood());
     };
@@ -155,7 +153,7 @@ mod tests {
     use crate::plan::testing::World;
 
     #[test]
-    fn of_two_accounts_with_one_name_each_is_found_by_its_id() {
+    fn accounts_with_the_same_name_are_found_by_their_ids() {
         let mut world = World::new();
         let [one, other] =
             [("foo", 52_503), ("bar", 52_504)].map(|(name, uid)| world.add(AccountKind::Tool, name, Some(uid)));

@@ -50,7 +50,7 @@ pub(super) async fn backup(context: &Context, path: &Path) -> Result<Exit, Failu
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut file = file.map_err(|error| {
         let remedy = match error.kind() {
-            io::ErrorKind::AlreadyExists => "name a file that does not exist; a backup replaces none",
+            io::ErrorKind::AlreadyExists => "name a file that does not exist; a backup never replaces a file",
             _ => "name a file in a folder in which you may write",
         };
         Failure::new(Exit::Failed, format!("{}: {error}; {remedy}", path.display()))

@@ -102,7 +102,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("bursar ledger backup FILE", "copies the ledger, also while the daemon runs"),
     ("bursar ledger verify", "checks that the history was not changed"),
-    ("bursar ledger restore FILE", "replaces a damaged ledger by a backup"),
+    ("bursar ledger restore FILE", "replaces a damaged ledger with a backup"),
     ("bursar ledger rebuild", "rebuilds a lost ledger from directories, clusters and homes"),
     ("bursar completions bash >/etc/bash_completion.d/bursar", "installs the completions for bash"),
     ("bursar man --out FOLDER", "writes all manual pages into a folder"),
@@ -127,8 +127,8 @@ const EXITS: &[(&str, &[(&str, &str)])] = &[
     ("directory-diff", &[("0", "no differences"), ("2", "there are differences")]),
     ("webhook-audit", &[("0", "nothing breaks a rule"), ("1", "there are findings, or kinds that were not checked")]),
     ("webhook-selftest", &[("0", "each request had the right result"), ("1", "at least one had not")]),
-    ("webhook-install", &[("1", "the webhook does not answer; nothing is enforced that was not before")]),
-    ("revoke", &[("1", "not confirmed yet by every API server; the next cycles go on with it")]),
+    ("webhook-install", &[("1", "the webhook does not answer, so nothing new is enforced")]),
+    ("revoke", &[("1", "not every API server has confirmed it yet; the next cycles go on with the revocation")]),
     ("uninstall", &[("75", "bursard runs")]),
 ];
 /// Pages that belong together, in addition to those of every page.
@@ -255,10 +255,7 @@ pub(super) fn more(command: &str) -> String {
             listed(&mut text, typed, what);
         }
     }
-    text.push_str(".SH FILES\n");
-    for (file, what) in FILES {
-        listed(&mut text, file, what);
-    }
+    files(&mut text);
     text.push_str(".SH SEE ALSO\n");
     let related = RELATED.iter().find(|(name, _)| *name == command).map_or(&[][..], |(_, related)| related);
     let parent = (!command.is_empty()).then_some("bursar (1)");
@@ -281,6 +278,13 @@ fn is_about(typed: &str, command: &str) -> bool {
 
 fn listed(text: &mut String, head: &str, what: &str) {
     let _ = write!(text, ".TP\n\\fB{}\\fR\n{}\n", escaped(head), escaped(what));
+}
+
+fn files(text: &mut String) {
+    text.push_str(".SH FILES\n");
+    for (file, what) in FILES {
+        listed(text, file, what);
+    }
 }
 
 /// Escapes text for roff.
@@ -306,10 +310,7 @@ fn daemon() -> String {
     text.push_str(".SH EXAMPLES\n");
     listed(&mut text, "systemctl enable --now bursard", "starts the daemon, now and at boot");
     listed(&mut text, "journalctl -u bursard", "shows the daemon's log");
-    text.push_str(".SH FILES\n");
-    for (file, what) in FILES {
-        listed(&mut text, file, what);
-    }
+    files(&mut text);
     text.push_str(
         ".SH SEE ALSO\n.BR bursar (1),\n.BR bursar\\-homed (8),\n.BR bursar.toml (5),\n/usr/share/doc/bursar\n",
     );
@@ -337,7 +338,7 @@ fn webhook() -> String {
          certificate requests\n.SH SYNOPSIS\n.B bursar\\-webhook\n\\fB\\-\\-dir\\fR FOLDER [\\fB\\-\\-listen\\fR ADDRESS] \
          [\\fB\\-\\-health\\fR ADDRESS] [\\fB\\-\\-log\\-format\\fR plain|json]\n.br\n.B bursar\\-webhook approve\n\
          \\fB\\-\\-dir\\fR FOLDER [\\fB\\-\\-health\\fR ADDRESS] [\\fB\\-\\-log\\-format\\fR plain|json]\n.SH DESCRIPTION\n\
-         Outside of the cluster, units bursar\\-webhook and bursar\\-approver run this program with the files that\n\
+         Outside the cluster, units bursar\\-webhook and bursar\\-approver run this program with the files that\n\
          .B bursar webhook install\nand\n.B bursar approver install\nwrite. Changed files are read again without a \
          restart.\n.SH OPTIONS\n",
     );
@@ -374,10 +375,7 @@ fn configuration() -> String {
     text.push_str(".fi\n.SH EXAMPLES\n");
     listed(&mut text, "bursar check", "lists all errors in the configuration");
     listed(&mut text, "sudo bursar plan --config new.toml", "shows what another configuration would change");
-    text.push_str(".SH FILES\n");
-    for (file, what) in FILES {
-        listed(&mut text, file, what);
-    }
+    files(&mut text);
     text.push_str(".SH SEE ALSO\n.BR bursar (1),\n.BR bursard (8)\n");
     text
 }

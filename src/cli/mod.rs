@@ -62,7 +62,7 @@ pub fn main() -> ExitCode {
             }
             let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
             arguments::add_usage(&mut error, words);
-            // Nothing is left to do about a closed standard error.
+            // If standard error is closed, the message is lost.
             let _ = error.print();
             return Exit::Usage.into();
         }
@@ -103,7 +103,29 @@ fn reads_named_ledger(command: &Command) -> bool {
         | Command::Completions { .. }
         | Command::Man(_)
         | Command::Names { .. } => true,
-        _ => false,
+        Command::Init(_)
+        | Command::Check
+        | Command::Doctor
+        | Command::Plan(_)
+        | Command::Sync(_)
+        | Command::Revoke(_)
+        | Command::Ensure(_)
+        | Command::Suspend(_)
+        | Command::Resume(_)
+        | Command::Hold(_)
+        | Command::Release(_)
+        | Command::Home(_)
+        | Command::Quota(_)
+        | Command::Exception(_)
+        | Command::Approve { .. }
+        | Command::Adopt(_)
+        | Command::Directory(_)
+        | Command::Archive(_)
+        | Command::Takeover(_)
+        | Command::Uninstall(_)
+        | Command::Webhook(_)
+        | Command::Approver(_)
+        | Command::Ledger(_) => false,
     }
 }
 

@@ -1,7 +1,9 @@
 //! `bursar suspend|resume|hold|release|approve`: gives orders to the daemon or, if it does not run, records them in the
 //! ledger in this process. Other commands, such as `quota` and `revoke`, give their orders through this module.
 
-use super::arguments::{self, Account, Adopt, AdoptNamespace, Command, MaybeReasoned, Reasoned, Resume, Suspend};
+use super::arguments::{
+    self, Account, Adopt, AdoptNamespace, Command, MaybeReasoned, MaybeWhy, Reasoned, Resume, Suspend, Why,
+};
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::clean;
@@ -9,7 +11,9 @@ use super::{lines, local, output, sync};
 use crate::control::api::OrderAnswer;
 use crate::control::client::ClientError;
 use crate::identity::{AccountKind, AccountName};
-use crate::orders::request::{AdoptEntry, AdoptObject, OrderRequest, Refusal, ResumeStarting, SuspendUntil, Target};
+use crate::orders::request::{
+    AdoptEntry, AdoptObject, OrderRequest, RequestRefusal, ResumeStarting, SuspendUntil, Target,
+};
 
 pub(super) async fn hold(context: &Context, arguments: Reasoned) -> Result<Exit, Failure> {
     give(context, vec![OrderRequest::Hold(arguments.into())]).await
@@ -55,13 +59,15 @@ pub(super) async fn resume(context: &Context, Resume { target, start }: Resume) 
 }
 
 impl From<MaybeReasoned> for Target {
-    fn from(MaybeReasoned { account: Account { kind, name }, reason, ticket }: MaybeReasoned) -> Self {
+    fn from(
+        MaybeReasoned { account: Account { kind, name }, why: MaybeWhy { reason, ticket } }: MaybeReasoned,
+    ) -> Self {
         Self { kind, name, reason, ticket }
     }
 }
 
 impl From<Reasoned> for Target {
-    fn from(Reasoned { account: Account { kind, name }, reason, ticket }: Reasoned) -> Self {
+    fn from(Reasoned { account: Account { kind, name }, why: Why { reason, ticket } }: Reasoned) -> Self {
         Self { kind, name, reason: Some(reason), ticket }
     }
 }
@@ -74,13 +80,13 @@ fn adoption(command: Adopt) -> Option<OrderRequest> {
         Adopt::Account(arguments::AdoptAccount { target, entry: Some(entry) }) => {
             OrderRequest::AdoptEntry(AdoptEntry { target: target.into(), entry })
         }
-        Adopt::Namespace(AdoptNamespace { namespace, tool, user, group, reason, ticket }) => {
+        Adopt::Namespace(AdoptNamespace { namespace, tool, user, group, why: MaybeWhy { reason, ticket } }) => {
             let owners = [(AccountKind::Tool, tool), (AccountKind::User, user), (AccountKind::Group, group)];
             let owner = owners.into_iter().find_map(|(kind, name)| Some(AccountName { kind, name: name? }));
             let object = format!("namespace {namespace}");
             OrderRequest::AdoptObject(AdoptObject { object, owner, reason, ticket })
         }
-        Adopt::Object(arguments::AdoptObject { kind, object, reason, ticket }) => {
+        Adopt::Object(arguments::AdoptObject { kind, object, why: MaybeWhy { reason, ticket } }) => {
             let object = format!("{} {object}", kind.to_lowercase());
             OrderRequest::AdoptObject(AdoptObject { object, owner: None, reason, ticket })
         }
@@ -120,7 +126,7 @@ pub(super) fn printed(context: &Context, answer: OrderAnswer) -> Result<Exit, Fa
             output::line(sync::text(report));
         }
     }
-    let open = answer.open.into_iter().map(|Refusal { exit_code, text }| Refusal {
+    let open = answer.open.into_iter().map(|RequestRefusal { exit_code, text }| RequestRefusal {
         exit_code,
         text: format!("not done yet: {}; `bursar status` shows the progress", clean(&text)),
     });
@@ -128,10 +134,10 @@ pub(super) fn printed(context: &Context, answer: OrderAnswer) -> Result<Exit, Fa
 }
 
 /// Returns all refusals as one failure, with the exit code of the first.
-fn refused(refusals: Vec<Refusal>) -> Result<Exit, Failure> {
+fn refused(refusals: Vec<RequestRefusal>) -> Result<Exit, Failure> {
     let Some(exit_code) = refusals.first().map(|refusal| refusal.exit_code) else { return Ok(Exit::Done) };
     let text = refusals.into_iter().map(|refusal| refusal.text).collect::<Vec<_>>().join("\n");
-    Err(Refusal { exit_code, text }.into())
+    Err(RequestRefusal { exit_code, text }.into())
 }
 
 #[cfg(test)]

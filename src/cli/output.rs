@@ -22,7 +22,7 @@ pub(super) type Row = Map<String, Value>;
 static WIDTH: OnceLock<Option<usize>> = OnceLock::new();
 
 /// Sets the width of lines. If `wide`, lines are not folded; otherwise they are folded at `COLUMNS`, or at the width of
-/// the terminal. Without both, lines are not folded, so that a file or another program gets whole lines.
+/// the terminal. If neither is known, lines are not folded, so that a file or another program gets whole lines.
 pub(super) fn set_width(wide: bool) {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let shown = || console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
@@ -71,7 +71,7 @@ pub(super) fn verbatim(text: &str) -> anyhow::Result<()> {
 pub(super) fn error(text: &str) {
     let width = width().filter(|_| io::stderr().is_terminal());
     let lines: Vec<String> = text.trim_end().split('\n').map(|line| folded(&clean(line), width)).collect();
-    // Nothing is left to do about a closed standard error.
+    // If standard error is closed, the message is lost.
     let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
 }
 

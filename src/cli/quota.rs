@@ -42,13 +42,12 @@ fn set(arguments: QuotaSet) -> OrderRequest {
         target: target.into(),
         amounts: amounts.into_iter().collect(),
         until,
-        cluster: cluster.map(ClusterName::from),
+        cluster,
     })
 }
 
 fn unset(arguments: QuotaUnset) -> OrderRequest {
     let QuotaUnset { target, resources, cluster } = arguments;
-    let cluster = cluster.map(ClusterName::from);
     OrderRequest::QuotaUnset(request::QuotaUnset { target: target.into(), resources, cluster })
 }
 

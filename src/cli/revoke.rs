@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::arguments::Revoke;
+use super::arguments::{Revoke, Why};
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::order::{asked, give, printed};
@@ -12,7 +12,7 @@ use crate::control::api::OrderAnswer;
 use crate::control::client::ControlClient;
 use crate::daemon;
 use crate::orders::request::{Evict, OrderRequest, RevokeClass, Target};
-use crate::plan::revocation::Progress;
+use crate::plan::revocation::RevocationProgress;
 use crate::report::unfinished::Unfinished;
 
 /// The pause between two requests for the progress.
@@ -24,7 +24,7 @@ const WAITS: &str = "the revocation is not finished: it continues automatically 
                      command shows its progress; to revoke the whole class once more, give another reason";
 
 pub(super) async fn run(context: &Context, arguments: Revoke) -> Result<Exit, Failure> {
-    let Revoke { kind, name, all: _, class, evict, since, reason, ticket } = arguments;
+    let Revoke { kind, name, all: _, class, evict, since, why: Why { reason, ticket } } = arguments;
     let reason = Some(reason);
     if let Some(since) = since.filter(|since| *since > daemon::now()) {
         return Err(Failure::new(Exit::Usage, format!("--since {since} is in the future")));
@@ -45,7 +45,7 @@ async fn of_class(context: &Context, request: RevokeClass) -> Result<Exit, Failu
     let class = request.class.clone();
     let answer = asked(context, &[OrderRequest::RevokeClass(request)]).await?;
     let Some(report) = answer.report.clone() else { return printed(context, answer) };
-    let of_class = |all: Vec<Progress>| all.into_iter().find(|progress| progress.class == class);
+    let of_class = |all: Vec<RevocationProgress>| all.into_iter().find(|progress| progress.class == class);
     let first = of_class(report.revocations);
     let end = match first {
         Some(first) => followed(&context.daemon()?, first).await?,
@@ -91,7 +91,7 @@ async fn bound_by_others(context: &Context, class: &str) -> Result<Vec<String>, 
 /// The state of the revocation when this command stops following it.
 struct Ended {
     /// The last progress; `None` if the revocation was finished before the first request.
-    progress: Option<Progress>,
+    progress: Option<RevocationProgress>,
     /// Why the revocation is not finished; `None` if it is.
     open: Option<&'static str>,
     /// The unfinished work of all accounts.
@@ -107,7 +107,7 @@ struct Open {
 }
 
 /// Follows the revocation until it is finished, stops or waits.
-async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Failure> {
+async fn followed(client: &ControlClient, first: RevocationProgress) -> Result<Ended, Failure> {
     let bar = output::bar(first.all(), "accounts are revoked");
     // The first answer may not know yet what the revocation waits for, so at least one more is requested.
     let (mut last, mut unfinished, mut looked) = (first, Vec::new(), false);
@@ -131,7 +131,7 @@ async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Fail
         let Some(progress) = status.revocations.into_iter().find(|progress| progress.class == last.class) else {
             bar.finish_and_clear();
             let (done, holds_up_until) = (last.all(), None);
-            let progress = Progress { done, under_way: 0, waiting: 0, held: 0, holds_up_until, ..last };
+            let progress = RevocationProgress { done, under_way: 0, waiting: 0, held: 0, holds_up_until, ..last };
             return Ok(Ended { progress: Some(progress), open: None, unfinished });
         };
         last = progress;

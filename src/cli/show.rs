@@ -96,6 +96,19 @@ pub(super) async fn listed(store: &mut ReadStore, asked: MaybeAccount) -> Result
     Ok(format!("{kind}:{}", row.get("name").and_then(Value::as_str).unwrap_or_default()))
 }
 
+/// Lists the rows that belong to the account, or all rows.
+pub(super) async fn list(
+    context: &Context,
+    asked: MaybeAccount,
+    query: &'static str,
+    columns: &[&str],
+    none: &str,
+) -> Result<Exit, Failure> {
+    let mut store = context.store().await?;
+    let account = listed(&mut store, asked).await?;
+    output::list(context, &store.rows(query, &[account]).await?, columns, none)
+}
+
 /// Chooses one of several rows with the same name, by the rule of [`crate::orders::find`].
 fn one_of(account: &Account, rows: &[Row]) -> Result<Option<Row>, Failure> {
     let found = meant(rows, |row| row.get("state").and_then(Value::as_str).unwrap_or_default());

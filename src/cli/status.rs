@@ -135,7 +135,7 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
     }
     lines.extend(pace.iter().map(ToString::to_string));
     lines.extend(revocations.iter().map(ToString::to_string));
-    lines.extend(next_expiry.map(|next| format!("next certificate ends {next:.0}")));
+    lines.extend(next_expiry.map(|next| format!("next certificate expires {next:.0}")));
     lines.push(match backup.newest {
         Some(at) => format!("newest backup of the ledger: {at:.0}"),
         None => "no backup of the ledger yet".to_owned(),
@@ -166,15 +166,15 @@ fn of_cluster(name: &str, cluster: &ClusterStatus, now: Timestamp) -> Vec<String
     lines.extend(
         cluster
             .own_certificate_until
-            .map(|ends| format!("cluster {name}: the daemon's own certificate ends {ends:.0}")),
+            .map(|ends| format!("cluster {name}: the daemon's own certificate expires {ends:.0}")),
     );
     lines.extend(cluster.webhook.iter().map(|answer| webhook(name, answer, now)));
     lines.extend(cluster.unenforced.iter().map(|what| format!("cluster {name}: webhook: {}", clean(what))));
     lines.extend(cluster.weaker.iter().map(|what| format!("cluster {name}: {}", clean(what))));
     lines.extend(cluster.unknown_certificates.iter().map(|certificate| {
         format!(
-            "cluster {name}: a certificate that Bursar did not ask for was signed for the daemon's request; treat the \
-             daemon's key as stolen: {}",
+            "cluster {name}: a certificate was signed for a request in the daemon's name that Bursar did not make; \
+             treat the daemon's key as stolen: {}",
             clean(certificate)
         )
     }));
@@ -187,7 +187,7 @@ fn of_realm(realm: &RealmStatus) -> Vec<String> {
     let RealmStatus { name, read_at, users, waiting, trouble, notices } = realm;
     let read = read_at.map_or_else(|| "not read yet".to_owned(), |at| format!("read {at:.0}"));
     let left = if *waiting > 0 { format!(", {waiting} steps left to the next cycle") } else { String::new() };
-    let mut lines = vec![format!("realm {name}: {users} users of ours, {read}{left}")];
+    let mut lines = vec![format!("realm {name}: {users} users of Bursar, {read}{left}")];
     lines.extend(trouble.as_ref().map(|RealmTrouble { why, since, attempts, next_try }| {
         let why = clean(why);
         format!(

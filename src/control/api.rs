@@ -13,7 +13,7 @@
 //! | `GET /healthz` | `ok`; `degraded: ` and why the ledger takes no writes; or 503 and why the daemon hangs |
 //!
 //! The requests under `/v1/own` need no rights: every user may ask about their own accounts. Every status other than
-//! 200 carries a `Refusal`.
+//! 200 carries a `RequestRefusal`.
 
 pub mod proof;
 
@@ -30,13 +30,13 @@ use crate::identity::AccountName;
 use crate::ledger::SourceState;
 use crate::ledger::change::RefusalRecord;
 use crate::ledger::missing::Missing;
-use crate::ledger::suspension;
-use crate::orders::request::{Refusal, Trigger};
+use crate::ledger::suspension::TemporarySuspension;
+use crate::orders::request::{RequestRefusal, Trigger};
 use crate::plan::adopted::Unowned;
 use crate::plan::limit_usage::LimitUse;
-use crate::plan::pace::Progress;
+use crate::plan::pace::PolicyProgress;
 use crate::plan::quota::OverQuota;
-use crate::plan::revocation;
+use crate::plan::revocation::RevocationProgress;
 use crate::plan::unknown::Unknown;
 use crate::report::unfinished::Unfinished;
 use crate::report::who::what::What;
@@ -79,7 +79,7 @@ pub struct Status {
     pub unowned: Vec<Unowned>,
     /// Suspensions by order that have an end.
     #[serde(default)]
-    pub suspended: Vec<suspension::Ending>,
+    pub suspended: Vec<TemporarySuspension>,
     /// Tenants with a failing step, with the reason.
     pub failing: Vec<Failing>,
     /// Orders and decisions about accounts that are not finished.
@@ -89,10 +89,10 @@ pub struct Status {
     pub refusals: Vec<RefusalRecord>,
     /// Changes of the policy that are in progress.
     #[serde(default)]
-    pub pace: Vec<Progress>,
+    pub pace: Vec<PolicyProgress>,
     /// Revocations of classes that are in progress.
     #[serde(default)]
-    pub revocations: Vec<revocation::Progress>,
+    pub revocations: Vec<RevocationProgress>,
     /// When the first certificate expires.
     pub next_expiry: Option<Timestamp>,
     /// Why the ledger takes no writes. Until it does, nothing is written anywhere.
@@ -162,11 +162,11 @@ pub struct BackupStatus {
 /// The state of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// The watches that access depends on are up to date, and nothing keeps the daemon from working there.
+    /// Whether the watches that access depends on are up to date, and nothing keeps the daemon from working there.
     pub ready: bool,
     /// Why the cluster is not ready, or why nothing is written there.
     pub trouble: Option<String>,
-    /// The number of objects of ours.
+    /// The number of Bursar's objects in the cluster.
     pub objects: u64,
     /// Endpoints that refused a credential or were unreachable at the last check, with the reason and the remedy.
     #[serde(default)]
@@ -180,7 +180,7 @@ pub struct ClusterStatus {
     /// When the daemon's own certificate expires; absent if the daemon uses an administrator's kubeconfig.
     #[serde(default)]
     pub own_certificate_until: Option<Timestamp>,
-    /// Certificates that were signed for requests of the daemon, although it did not ask for them.
+    /// Certificates that were signed for requests in the daemon's name that Bursar did not make.
     #[serde(default)]
     pub unknown_certificates: Vec<String>,
     /// The webhook's answer to the last test review that the API server sent to it; absent if no webhook is installed,
@@ -254,7 +254,7 @@ pub struct CycleReport {
     pub near: Vec<LimitUse>,
     /// Changes of the policy that are in progress.
     #[serde(default)]
-    pub pace: Vec<Progress>,
+    pub pace: Vec<PolicyProgress>,
     /// Quotas that are below what is in use.
     #[serde(default)]
     pub over_quota: Vec<OverQuota>,
@@ -263,14 +263,14 @@ pub struct CycleReport {
     pub unknown: Vec<Unknown>,
     /// Revocations of classes that are in progress.
     #[serde(default)]
-    pub revocations: Vec<revocation::Progress>,
+    pub revocations: Vec<RevocationProgress>,
     /// Orders and decisions about accounts that are not finished.
     #[serde(default)]
     pub unfinished: Vec<Unfinished>,
     /// Accounts that were revoked and do not have their new certificate yet.
     #[serde(default)]
     pub being_revoked: BTreeSet<AccountName>,
-    /// Unreachable clusters in which tenants have changes to wait for.
+    /// Unreachable clusters in which tenants have changes that wait.
     #[serde(default)]
     pub away: BTreeMap<String, Away>,
     /// Why nothing could be done in the realm that Bursar writes to.
@@ -383,7 +383,7 @@ pub struct OrderAnswer {
     /// What happened, one line for each order.
     pub text: String,
     /// Orders that could not be recorded. All other orders were recorded.
-    pub refused: Vec<Refusal>,
+    pub refused: Vec<RequestRefusal>,
     /// Accounts with an order that a cycle has to carry out.
     #[serde(default)]
     pub ordered: BTreeSet<AccountName>,
@@ -393,7 +393,7 @@ pub struct OrderAnswer {
     pub of_access: BTreeSet<AccountName>,
     /// Orders that were recorded, but are not finished; the exit code is 3 if a limit refuses one, else 1.
     #[serde(default)]
-    pub open: Vec<Refusal>,
+    pub open: Vec<RequestRefusal>,
     /// The accounts of `ordered` whose older certificates are revoked.
     #[serde(default)]
     pub revoked: Vec<AccountName>,

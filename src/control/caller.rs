@@ -21,11 +21,12 @@ pub struct Caller {
     pub uid: u32,
     /// The uid's name on this host.
     pub name: Option<String>,
-    /// root, our own user, or a member of both [`ADMIN_GROUP`] and [`READER_GROUP`].
+    /// Whether the caller may give orders: root, our own user, or a member of both [`ADMIN_GROUP`] and
+    /// [`READER_GROUP`].
     pub may_order: bool,
-    /// root, our own user, or a member of [`READER_GROUP`].
+    /// Whether the caller may read all accounts: root, our own user, or a member of [`READER_GROUP`].
     pub may_read: bool,
-    /// root or our own user, who can read every password and file that the daemon can.
+    /// Whether the caller can read every password and file that the daemon can: root or our own user.
     pub may_read_secrets: bool,
 }
 

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, Status, WhoRequest};
-use crate::orders::request::{EnsureAnswer, EnsureRequest, OrderRequest, Refusal};
+use crate::orders::request::{EnsureAnswer, EnsureRequest, OrderRequest, RequestRefusal};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum ClientError {
     Forbidden { socket: PathBuf },
     /// The daemon refused the request.
     #[error("{}", .0.text)]
-    Refused(Refusal),
+    Refused(RequestRefusal),
     /// The connection broke, for example because the daemon was stopped meanwhile.
     #[error("the connection to bursard broke; see `journalctl -u bursard`")]
     Broken(#[source] reqwest::Error),

@@ -111,7 +111,7 @@ impl Limits {
         &self,
         peer: Option<Peer>,
         identify: impl FnOnce(Peer) -> Caller + Send + 'static,
-    ) -> Option<(Option<Caller>, Option<Place>)> {
+    ) -> Option<(Option<Caller>, Option<ConnectionPermit>)> {
         let Some(peer) = peer else { return Some((None, Some(self.readers.take(u32::MAX)?))) };
         if peer.is_trusted() {
             let named = match self.names.take(peer.uid) {
@@ -146,7 +146,7 @@ impl Places {
         Self { all, of_one, taken: Arc::default() }
     }
 
-    fn take(&self, uid: u32) -> Option<Place> {
+    fn take(&self, uid: u32) -> Option<ConnectionPermit> {
         let mut taken = self.taken.lock();
         let own = taken.get(&uid).copied().unwrap_or_default();
         if own >= self.of_one || taken.values().sum::<usize>() >= self.all {
@@ -154,17 +154,17 @@ impl Places {
         }
         taken.insert(uid, own + 1);
         drop(taken);
-        Some(Place { places: self.clone(), uid })
+        Some(ConnectionPermit { places: self.clone(), uid })
     }
 }
 
 /// A place that is free again when this value is dropped.
-struct Place {
+struct ConnectionPermit {
     places: Places,
     uid: u32,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock();
         match taken.get_mut(&self.uid) {

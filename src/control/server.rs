@@ -22,7 +22,7 @@ use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, 
 use super::caller::{Caller, Peer};
 use super::connections;
 use crate::orders::ensure::Asker;
-use crate::orders::request::{EnsureAnswer, EnsureRequest, OrderRequest, Refusal};
+use crate::orders::request::{EnsureAnswer, EnsureRequest, OrderRequest, RequestRefusal};
 
 /// How long the loop may take to answer `/healthz`. It normally answers in milliseconds.
 const ALIVE_WITHIN: Duration = Duration::from_secs(5);
@@ -72,7 +72,7 @@ impl Request {
     }
 
     /// Answers with `refusal`. If the caller is gone, the refusal is dropped.
-    pub fn refuse(self, refusal: Refusal) {
+    pub fn refuse(self, refusal: RequestRefusal) {
         match self {
             Self::Alive(reply) | Self::Metrics(reply) => drop(reply.send(Err(refusal))),
             Self::Status(reply) => drop(reply.send(Err(refusal))),
@@ -95,7 +95,7 @@ pub enum Question {
 }
 
 /// The channel for an answer.
-pub type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+pub type Reply<T> = oneshot::Sender<Result<T, RequestRefusal>>;
 
 /// Binds the control socket, and replaces the socket that an earlier daemon left at `path`. Its mode is 0666, because
 /// peer credentials decide what a caller may do: a caller without rights gets the reason instead of "permission
@@ -132,7 +132,7 @@ pub async fn serve_metrics(
 type Sender = State<mpsc::Sender<Request>>;
 type By = Extension<Option<Caller>>;
 type Body<T> = Result<Json<T>, JsonRejection>;
-type Answer<T> = Result<Json<T>, Refused>;
+type JsonResult<T> = Result<Json<T>, Refused>;
 
 fn routes(sender: mpsc::Sender<Request>) -> Router {
     Router::new()
@@ -149,52 +149,56 @@ fn routes(sender: mpsc::Sender<Request>) -> Router {
         .with_state(sender)
 }
 
-fn reader(caller: Option<&Caller>) -> Result<(), Refusal> {
+fn reader(caller: Option<&Caller>) -> Result<(), RequestRefusal> {
     match caller {
         Some(caller) if caller.may_read => Ok(()),
         _ => Err(not_allowed("reading needs group bursar")),
     }
 }
 
-fn administrator(caller: Option<Caller>) -> Result<String, Refusal> {
+fn administrator(caller: Option<Caller>) -> Result<String, RequestRefusal> {
     match caller {
         Some(caller) if caller.may_order => Ok(caller.actor),
         _ => Err(not_allowed("orders need root, or both groups bursar and bursar-admin")),
     }
 }
 
-fn known(caller: Option<Caller>) -> Result<Caller, Refusal> {
+fn known(caller: Option<Caller>) -> Result<Caller, RequestRefusal> {
     caller.ok_or_else(|| not_allowed("the user of this process is unknown"))
 }
 
-fn parsed<T>(body: Body<T>) -> Result<T, Refusal> {
-    body.map(|Json(request)| request).map_err(|error| Refusal { exit_code: 64, text: error.body_text() })
+fn parsed<T>(body: Body<T>) -> Result<T, RequestRefusal> {
+    body.map(|Json(request)| request).map_err(|error| RequestRefusal { exit_code: 64, text: error.body_text() })
 }
 
-async fn status(State(sender): Sender, Extension(caller): By) -> Answer<Status> {
+async fn status(State(sender): Sender, Extension(caller): By) -> JsonResult<Status> {
     reader(caller.as_ref())?;
     ask(&sender, Request::Status).await
 }
 
-async fn plan(State(sender): Sender, Extension(caller): By, body: Body<PlanRequest>) -> Answer<PlanAnswer> {
+async fn plan(State(sender): Sender, Extension(caller): By, body: Body<PlanRequest>) -> JsonResult<PlanAnswer> {
     reader(caller.as_ref())?;
     let request = parsed(body)?;
     let trusted = caller.is_some_and(|caller| caller.may_read_secrets);
     ask(&sender, |reply| Request::Plan(request, trusted, reply)).await
 }
 
-async fn sync(State(sender): Sender, Extension(caller): By) -> Answer<CycleReport> {
+async fn sync(State(sender): Sender, Extension(caller): By) -> JsonResult<CycleReport> {
     administrator(caller)?;
     ask(&sender, Request::Sync).await
 }
 
-async fn orders(State(sender): Sender, Extension(caller): By, body: Body<Vec<OrderRequest>>) -> Answer<OrderAnswer> {
+async fn orders(
+    State(sender): Sender,
+    Extension(caller): By,
+    body: Body<Vec<OrderRequest>>,
+) -> JsonResult<OrderAnswer> {
     let (actor, orders) = (administrator(caller)?, parsed(body)?);
     ask(&sender, |reply| Request::Orders(actor, orders, reply)).await
 }
 
 /// Every user may ask; the event loop decides whether the account is the caller's.
-async fn ensure(State(sender): Sender, Extension(caller): By, body: Body<EnsureRequest>) -> Answer<EnsureAnswer> {
+async fn ensure(State(sender): Sender, Extension(caller): By, body: Body<EnsureRequest>) -> JsonResult<EnsureAnswer> {
     let (caller, request) = (known(caller)?, parsed(body)?);
     let Caller { actor, uid, name, may_order, may_read: _, may_read_secrets: _ } = caller;
     let asker = Asker { actor, uid, name, may_order };
@@ -207,13 +211,13 @@ async fn own(
     Extension(caller): By,
     State(sender): Sender,
     body: Body<OwnRequest>,
-) -> Answer<Value> {
+) -> JsonResult<Value> {
     let (caller, request) = (known(caller)?, parsed(body)?);
     ask(&sender, |reply| Request::Own(question, caller.uid, request, reply)).await
 }
 
 /// Every user may ask; the loop selects the caller's own accounts.
-async fn who(Extension(caller): By, State(sender): Sender, body: Body<WhoRequest>) -> Answer<Value> {
+async fn who(Extension(caller): By, State(sender): Sender, body: Body<WhoRequest>) -> JsonResult<Value> {
     let (caller, request) = (known(caller)?, parsed(body)?);
     ask(&sender, |reply| Request::Who(caller.uid, request, reply)).await
 }
@@ -227,7 +231,7 @@ async fn metrics(State(sender): Sender, Extension(caller): By) -> Result<Respons
 async fn healthz(State(sender): Sender) -> Result<String, Refused> {
     let silent = "the event loop of bursard does not answer; run: systemctl restart bursard";
     let asked = tokio::time::timeout(ALIVE_WITHIN, ask(&sender, Request::Alive)).await;
-    let Json(health) = asked.map_err(|_| Refusal { exit_code: 69, text: silent.to_owned() })??;
+    let Json(health) = asked.map_err(|_| RequestRefusal { exit_code: 69, text: silent.to_owned() })??;
     Ok(format!("{health}\n"))
 }
 
@@ -237,17 +241,17 @@ async fn metrics_text(sender: mpsc::Sender<Request>) -> Result<Response, Refused
     Ok(([(CONTENT_TYPE, OPENMETRICS)], text).into_response())
 }
 
-async fn ask<T>(sender: &mpsc::Sender<Request>, request: impl FnOnce(Reply<T>) -> Request) -> Answer<T> {
+async fn ask<T>(sender: &mpsc::Sender<Request>, request: impl FnOnce(Reply<T>) -> Request) -> JsonResult<T> {
     let (reply, answer) = oneshot::channel();
-    let gone = || Refusal { exit_code: 69, text: "the daemon is stopping".to_owned() };
+    let gone = || RequestRefusal { exit_code: 69, text: "the daemon is stopping".to_owned() };
     sender.send(request(reply)).await.map_err(|_| gone())?;
     Ok(Json(answer.await.map_err(|_| gone())??))
 }
 
-struct Refused(Refusal);
+struct Refused(RequestRefusal);
 
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Self {
+impl From<RequestRefusal> for Refused {
+    fn from(refusal: RequestRefusal) -> Self {
         Self(refusal)
     }
 }
@@ -265,8 +269,8 @@ impl IntoResponse for Refused {
     }
 }
 
-fn not_allowed(text: &str) -> Refusal {
-    Refusal { exit_code: 77, text: text.to_owned() }
+fn not_allowed(text: &str) -> RequestRefusal {
+    RequestRefusal { exit_code: 77, text: text.to_owned() }
 }
 
 #[cfg(test)]

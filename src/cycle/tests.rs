@@ -1,5 +1,5 @@
 //! Checks with random histories of a site and a real ledger that the next cycle executes exactly what `bursar plan`
-//! prints, and that the ledger then is as the preview foresaw.
+//! prints, and that the ledger afterwards is as the preview showed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -214,7 +214,7 @@ impl Story {
         let world = &mut self.world;
         world.ledger = self.daemon.state().clone();
         let answering: BTreeSet<ClusterName> = world.inventory.clusters.keys().cloned().collect();
-        let progress = Progress::default();
+        let progress = StepCounter::default();
         carry_out(&mut self.daemon, &decided.approved, &progress, async |_, _, recorder| {
             for account in decided.approved.accounts() {
                 for action in account.steps() {
@@ -348,7 +348,7 @@ async fn a_write_that_the_ledger_rejects_ends_the_execution() {
         assert!(stored.iter().all(Result::is_err), "every writer learns that nothing was stored");
         execute::Report::default()
     };
-    let progress = Progress::default();
+    let progress = StepCounter::default();
     let executed = carry_out(&mut story.daemon, &approved, &progress, writers);
     let outcome = tokio::time::timeout(Duration::from_mins(1), executed).await.expect("the execution ends");
     assert!(outcome.is_err(), "{outcome:?}");

@@ -7,14 +7,19 @@ use std::path::Path;
 use crate::control::api::{ConfigText, PlanRequest};
 use crate::cycle::Ask;
 use crate::errors::chain;
-use crate::orders::request::Refusal;
+use crate::orders::request::RequestRefusal;
 use crate::settings::{Settings, SettingsErrors};
 
 /// Returns what to preview. If the configuration equals the one in force, it is left out.
 ///
 /// # Errors
 /// The caller is not `trusted` to have the configuration loaded, or the configuration is wrong.
-pub(super) fn ask(file: &Path, in_force: &Settings, request: PlanRequest, trusted: bool) -> Result<Ask, Refusal> {
+pub(super) fn ask(
+    file: &Path,
+    in_force: &Settings,
+    request: PlanRequest,
+    trusted: bool,
+) -> Result<Ask, RequestRefusal> {
     let PlanRequest { config, at } = request;
     let Some(ConfigText { file: other, text }) = config else { return Ok(Ask { other: None, at }) };
     if !trusted {
@@ -28,7 +33,7 @@ pub(super) fn ask(file: &Path, in_force: &Settings, request: PlanRequest, truste
             other.display(),
             other.display()
         );
-        return Err(Refusal { exit_code: 77, text });
+        return Err(RequestRefusal { exit_code: 77, text });
     }
     let settings = Settings::parse(&other, &text).map_err(|errors| wrong(&errors))?;
     let other = (!settings.is_same(in_force)).then(|| Box::new(settings));
@@ -36,6 +41,6 @@ pub(super) fn ask(file: &Path, in_force: &Settings, request: PlanRequest, truste
 }
 
 /// Returns the refusal of a wrong configuration.
-pub(super) fn wrong(errors: &SettingsErrors) -> Refusal {
-    Refusal { exit_code: 78, text: chain(errors) }
+pub(super) fn wrong(errors: &SettingsErrors) -> RequestRefusal {
+    RequestRefusal { exit_code: 78, text: chain(errors) }
 }

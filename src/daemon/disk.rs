@@ -7,7 +7,7 @@ use super::{DaemonError, Loop};
 use crate::control::api::OrderAnswer;
 use crate::cycle;
 use crate::errors::chain;
-use crate::orders::request::{Refusal, Trigger};
+use crate::orders::request::{RequestRefusal, Trigger};
 use crate::runtime::RuntimeError;
 use crate::runtime::ledger::back_up;
 use crate::store::StoreError;
@@ -20,9 +20,9 @@ const TRY_AGAIN: Duration = Duration::from_secs(5);
 /// Work that must not be started twice.
 #[derive(Debug, Default)]
 pub(super) struct Begun {
-    /// A backup is running.
+    /// Whether a backup is running.
     backup: bool,
-    /// An [`Event::TryDisk`] will come.
+    /// Whether an [`Event::TryDisk`] will come.
     trial: bool,
 }
 
@@ -46,7 +46,7 @@ impl Loop {
     }
 
     /// Records that the ledger did not take a write. Returns the answer to the caller.
-    pub(super) fn stuck(&mut self, error: &StoreError) -> Refusal {
+    pub(super) fn stuck(&mut self, error: &StoreError) -> RequestRefusal {
         self.runtime.ledger.is_stuck(error);
         if !std::mem::replace(&mut self.disk.trial, true) {
             let sender = self.sender.clone();
@@ -56,7 +56,7 @@ impl Loop {
             });
         }
         let text = format!("nothing was done, because the ledger takes no writes: {}", chain(error));
-        Refusal { exit_code: 1, text }
+        RequestRefusal { exit_code: 1, text }
     }
 
     /// Ends a cycle that cannot run: answers those who wait for it and, if it would have read the directories, reads
@@ -69,7 +69,7 @@ impl Loop {
         }
         for (answer, reply) in self.waiters.orders.drain(..) {
             let text = "the ledger takes no writes; the order is carried out when it does again".to_owned();
-            let _ = reply.send(Ok(OrderAnswer { open: vec![Refusal { exit_code: 1, text }], ..answer }));
+            let _ = reply.send(Ok(OrderAnswer { open: vec![RequestRefusal { exit_code: 1, text }], ..answer }));
         }
         if trigger.asks() {
             let under_way = inbox::UnderWay::begin(&mut self.runtime);

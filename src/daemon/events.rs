@@ -1,4 +1,4 @@
-//! Sends the events that reach the loop from outside of it: drift, changes in directories, signals and requests.
+//! Sends the events that reach the loop from outside it: drift, changes in directories, signals and requests.
 
 use std::sync::Arc;
 use std::time::Duration;

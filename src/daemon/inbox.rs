@@ -1,6 +1,6 @@
-//! Receives the events of the daemon. While a cycle runs, it answers questions with the state from before the cycle,
-//! cuts the cycle short for an order or a change, ends the cycle at a stop, and tells systemd's watchdog that the cycle
-//! makes progress.
+//! Receives the events of the daemon. While a cycle runs, this module answers questions with the state from before the
+//! cycle, cuts the cycle short for an order or a change, and ends the cycle at a stop. It also tells systemd's watchdog
+//! that the cycle makes progress.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::control::api::Status;
 use crate::control::server::Request;
-use crate::orders::request::Refusal;
-use crate::runtime::{Progress, Runtime, Work};
+use crate::orders::request::RequestRefusal;
+use crate::runtime::{Runtime, StepCounter, Work};
 use crate::store::StoreError;
 use crate::store::backup::Backup;
 
@@ -90,8 +90,8 @@ pub(super) struct Inbox {
     requests: mpsc::Receiver<Request>,
     /// Events that came during a cycle and wait for its end.
     waiting: VecDeque<Event>,
-    /// A cycle was cut short for a change or a login, and no cycle has finished since. Until then, only an order cuts
-    /// another cycle short, because there may be changes and logins without end.
+    /// Whether a cycle was cut short for a change or a login, and no cycle has finished since. If so, only an order
+    /// cuts another cycle short, because there may be changes and logins without end.
     pub(super) was_cut: bool,
     pulse: Interval,
 }
@@ -140,7 +140,7 @@ impl Inbox {
         }
         if request.is_open_to_all() && is_full(&self.waiting) {
             let text = "too many requests wait for the end of a cycle; try again in a minute".to_owned();
-            return request.refuse(Refusal { exit_code: 75, text });
+            return request.refuse(RequestRefusal { exit_code: 75, text });
         }
         self.waiting.push_back(Event::Asked(request));
     }
@@ -213,7 +213,7 @@ struct Alive {
 }
 
 impl Alive {
-    fn check(&mut self, progress: &Progress) -> Result<(), Refusal> {
+    fn check(&mut self, progress: &StepCounter) -> Result<(), RequestRefusal> {
         if progress.steps() != self.steps {
             *self = Self { steps: progress.steps(), since: now() };
         }
@@ -221,7 +221,7 @@ impl Alive {
             return Ok(());
         }
         let text = format!("the cycle hangs: none of its steps ended in {} minutes", HANGS.as_secs() / 60);
-        Err(Refusal { exit_code: 69, text })
+        Err(RequestRefusal { exit_code: 69, text })
     }
 }
 
@@ -232,7 +232,7 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long a cycle takes is no decision")]
+#[expect(clippy::disallowed_methods, reason = "how long a cycle takes is not a decision")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -280,7 +280,7 @@ mod tests {
             inbox.defer(Event::Asked(question(reply)));
             answers.push(answer);
         }
-        let last = answers.pop().expect("a question was asked").await.expect("it is answered at once");
+        let last = answers.pop().expect("a question was asked").await.expect("the last question is answered at once");
         assert_eq!(last.expect_err("the question is refused").exit_code, 75);
         assert!(answers.iter_mut().all(|answer| answer.try_recv().is_err()), "the others wait");
         let (reply, _caller) = oneshot::channel();

@@ -8,14 +8,19 @@ use crate::control::api::{OwnRequest, WhoRequest};
 use crate::errors::chain;
 use crate::ledger::LedgerState;
 use crate::orders::ensure::{self, Asker, Ensured};
-use crate::orders::request::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
+use crate::orders::request::{EnsureAnswer, EnsureRequest, RequestRefusal, Trigger};
 use crate::policy::Policy;
 use crate::report::{own, who};
 use crate::runtime::ledger::Ledger;
 use crate::store::{ReadStore, StoreError, facts};
 
 /// Returns everything that the ledger in `file` has about one of the caller's accounts.
-pub(super) async fn show(ledger: &LedgerState, file: &Path, uid: u32, request: &OwnRequest) -> Result<Value, Refusal> {
+pub(super) async fn show(
+    ledger: &LedgerState,
+    file: &Path,
+    uid: u32,
+    request: &OwnRequest,
+) -> Result<Value, RequestRefusal> {
     let account = own::find(ledger, uid, request)?;
     // The database views select by name. If a former account had the name, its rows must stay out.
     let alone = !own::has_namesake(ledger, account);
@@ -24,11 +29,16 @@ pub(super) async fn show(ledger: &LedgerState, file: &Path, uid: u32, request: &
         let row = facts::named(&mut store, account.kind, &account.id.0.to_string()).await?.into_iter().next();
         facts::of(&mut store, account.kind, row.unwrap_or_default(), alone).await
     };
-    read.await.map_err(|error: StoreError| Refusal { exit_code: 1, text: chain(&error) })
+    read.await.map_err(|error: StoreError| RequestRefusal { exit_code: 1, text: chain(&error) })
 }
 
 /// Explains the state of one of the caller's accounts.
-pub(super) fn why(ledger: &LedgerState, policy: &Policy, uid: u32, request: &OwnRequest) -> Result<Value, Refusal> {
+pub(super) fn why(
+    ledger: &LedgerState,
+    policy: &Policy,
+    uid: u32,
+    request: &OwnRequest,
+) -> Result<Value, RequestRefusal> {
     Ok(own::why(own::find(ledger, uid, request)?, ledger, policy))
 }
 
@@ -40,13 +50,13 @@ pub(super) async fn who(
     file: &Path,
     uid: u32,
     request: &WhoRequest,
-) -> Result<Value, Refusal> {
+) -> Result<Value, RequestRefusal> {
     let own = own::find(ledger, uid, &OwnRequest { of: None })?.account_name().to_string();
     let read = async {
         let mut store = ReadStore::open(file).await?;
         who::answer(&mut store, Some((ledger, policy)), &request.what, None).await
     };
-    let mut answer = read.await.map_err(|error: StoreError| Refusal { exit_code: 1, text: chain(&error) })?;
+    let mut answer = read.await.map_err(|error: StoreError| RequestRefusal { exit_code: 1, text: chain(&error) })?;
     let is_own = |found: &Value| {
         let of = found["account"].as_str().and_then(|name| name.parse().ok());
         own::find(ledger, uid, &OwnRequest { of }).is_ok_and(|account| account.id.0.to_string() == found["id"])
@@ -72,7 +82,7 @@ pub(super) async fn ensure(
     policy: &Policy,
     asker: &Asker,
     request: &EnsureRequest,
-) -> Result<(Result<EnsureAnswer, Refusal>, Option<Trigger>), StoreError> {
+) -> Result<(Result<EnsureAnswer, RequestRefusal>, Option<Trigger>), StoreError> {
     let now = ledger.now();
     let Ensured { changes, events, answer, wants } = ensure::ensure(ledger.state(), policy, asker, request, now);
     ledger.write(&changes, &events, now).await?;

@@ -36,7 +36,7 @@ fn is_set_back(before: (Timestamp, Instant), after: (Timestamp, Instant)) -> boo
     passed - after.0.duration_since(before.0) > TOLERANCE
 }
 
-#[expect(clippy::disallowed_methods, reason = "the clock that cannot be set")]
+#[expect(clippy::disallowed_methods, reason = "reads the monotonic clock, which nobody can set")]
 fn steady() -> Instant {
     Instant::now()
 }

@@ -23,9 +23,9 @@ use crate::packed_text::UuidText;
 pub struct Applied {
     /// The object as the API server shows it.
     pub object: Value,
-    /// The object was created.
+    /// Whether the object was created.
     pub created: bool,
-    /// The object belonged to somebody else before.
+    /// Whether the object belonged to somebody else before.
     pub adopted: bool,
 }
 
@@ -174,7 +174,8 @@ async fn apply_found(
     Ok(Applied { object: answer.object, created: false, adopted })
 }
 
-/// If no mark is kept, there is no key to check a seal with, and the label decides.
+/// Whether the namespace `found` is sealed for `account`. If no mark is kept, there is no key to check a seal with, and
+/// the label decides.
 fn is_sealed_for(server: &ApiServer, key: &ObjectKey, found: &Value, account: &AccountId) -> bool {
     let Some(mark) = server.mark() else { return is_ours(found) };
     let Ok(namespace) = NamespaceName::try_from(key.name.to_string()) else { return false };

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bursar_homed::client::HomedClient;
 use bursar_protocol::{
-    Answer, ClusterEntry, ContextEntry, HomeTarget as Target, KubeconfigEntries, Login, PlannedEntries, Request,
-    TokenFiles, UserEntry, UserProof, Work, Written,
+    Answer, ClusterEntry, ContextEntry, HomeTarget, KubeconfigEntries, Login, PlannedEntries, Request, TokenFiles,
+    UserEntry, UserProof, Work, Written,
 };
 use jiff::Timestamp;
 
@@ -23,7 +23,7 @@ use super::record::Recorder;
 use super::signing::{self, SigningError, Unsigned};
 use super::{ClusterEffects, StepError, home, token};
 use crate::certificate::{self, Asked, CertificateError, Issued};
-use crate::desired::{DesiredCredential, HomeTarget, Proof, Subject};
+use crate::desired::{DesiredCredential, DesiredHome, Proof, Subject};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::change::Change;
 use crate::ledger::{Certificate, CredentialKey, Delivery};
@@ -38,7 +38,7 @@ pub struct Delivering<'a> {
     /// The generation of the credential.
     pub generation: u64,
     /// The home.
-    pub home: &'a HomeTarget,
+    pub home: &'a DesiredHome,
     /// The mount point on which the home should lie.
     pub mount: Option<&'a Path>,
     /// The state of the file in the home before the delivery.
@@ -111,7 +111,7 @@ pub async fn deliver(
 async fn prepare(
     homes: &HomedClient,
     cluster: &ClusterName,
-    (home, target): (&HomeTarget, &Target),
+    (home, target): (&DesiredHome, &HomeTarget),
     credential: &DesiredCredential,
 ) -> Result<(), StepError> {
     if home.create {
@@ -229,7 +229,7 @@ async fn certify(
 
 async fn write(
     homes: &HomedClient,
-    (home, target): (&HomeTarget, &Target),
+    (home, target): (&DesiredHome, &HomeTarget),
     entries: KubeconfigEntries,
 ) -> Result<Written, StepError> {
     let work = Work::WriteKubeconfig { entries, replace_unparsable: home.replace_unparsable };

@@ -59,7 +59,7 @@ struct Seen {
     holder: String,
     approved: bool,
     outcome: Option<Outcome>,
-    /// The API server recorded that the daemon made the request.
+    /// Whether the API server recorded that the daemon made the request.
     by_the_daemon: bool,
 }
 

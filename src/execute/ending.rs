@@ -8,12 +8,12 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::apply::{Claim, apply};
-use super::listing::{self, Extent};
+use super::listing::{self, ListedPart};
 use super::prune::{Deleted, delete};
 use super::request::{ApiServer, Ask};
 use super::tenant::{Done, TenantExecution};
 use super::{ClusterEffects, StepError};
-use crate::archive::{About, ArchiveError, Content, Listed, Packed, Workload, Written, pack};
+use crate::archive::{About, ArchiveError, Content, Listed, Packed, VerifiedArchive, Workload, pack};
 use crate::desired::rbac::{archive_binding, archive_binding_manifest};
 use crate::digest::digest;
 use crate::identity::NamespaceName;
@@ -37,7 +37,7 @@ impl TenantExecution<'_> {
         &self,
         effects: &ClusterEffects,
         namespace: &NamespaceName,
-        extent: Extent,
+        extent: ListedPart,
         done: &mut Done,
     ) -> Result<Vec<Listed>, StepError> {
         let listing = listing::everything(&effects.server, namespace, extent);
@@ -86,7 +86,7 @@ impl TenantExecution<'_> {
         file: &str,
         done: &mut Done,
     ) -> Result<(), StepError> {
-        let objects = self.listed(effects, namespace, Extent::Whole, done).await?;
+        let objects = self.listed(effects, namespace, ListedPart::Whole, done).await?;
         let packed = self.packed(namespace, objects)?;
         let about = packed.about.clone();
         let written = self.written(file, packed).await?;
@@ -128,7 +128,7 @@ impl TenantExecution<'_> {
     }
 
     /// Writes the file on a thread that may block.
-    async fn written(&self, file: &str, packed: Packed) -> Result<Written, StepError> {
+    async fn written(&self, file: &str, packed: Packed) -> Result<VerifiedArchive, StepError> {
         let (archives, file) = (self.effects.archives.clone(), file.to_owned());
         let written = tokio::task::spawn_blocking(move || archives.write(&file, &packed)).await;
         Ok(written.map_err(StepError::Task)??)

@@ -25,7 +25,7 @@ const ANONYMOUS: &str = "system:anonymous";
 pub enum Verdict {
     /// The endpoint knows the holder.
     Accepted,
-    /// Nobody answered, with the reason. The endpoint may be meant for other networks.
+    /// Nobody answered, for this reason. The endpoint may be meant for other networks.
     NotReached(String),
     /// The endpoint answered, and one side does not trust the other.
     Refused(String),

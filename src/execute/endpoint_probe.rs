@@ -177,7 +177,7 @@ impl EndpointProbes {
                     endpoint.url
                 ),
                 Verdict::Refused(why) => format!(
-                    "{} does not accept our credentials: {why}; check its url, ca, tls_server_name and proxy in bursar.toml",
+                    "{} does not accept Bursar's credentials: {why}; check its url, ca, tls_server_name and proxy in bursar.toml",
                     endpoint.url
                 ),
             };
@@ -186,7 +186,7 @@ impl EndpointProbes {
         found.collect()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "says when a verdict was given")]
+    #[expect(clippy::disallowed_methods, reason = "records when a verdict was given")]
     fn record(&self, answers: Vec<(Key, Verdict)>, tried: bool) {
         let at = Instant::now();
         let said = answers.into_iter().map(|(key, verdict)| (key, Said { at, verdict, tried }));

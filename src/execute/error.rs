@@ -11,7 +11,7 @@ use super::signing::SigningError;
 use crate::archive::ArchiveError;
 use crate::bootstrap::AccessError;
 use crate::bootstrap::daemon_admission_policy::RULE;
-use crate::desired::{HomeTarget, credential};
+use crate::desired::{DesiredHome, credential};
 use crate::errors::chain;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
@@ -77,7 +77,9 @@ pub enum StepError {
     },
     /// The owner reference of a pod past its lifetime, or of its controller, is wrong, so an unknown controller may
     /// create the pod again.
-    #[error("a pod past its lifetime has ended, but its controller may go on: there is no {key} with that uid")]
+    #[error(
+        "a pod past its lifetime has ended, but its controller may go on: no {key} has the uid in its owner reference"
+    )]
     NoController { key: ObjectKey },
     /// The work in a home was not done.
     #[error("bursar-homed cannot do the work in the account's home")]
@@ -130,7 +132,7 @@ pub enum StepError {
         namespace: NamespaceName,
         /// What keeps it from ending.
         why: String,
-        /// Waiting alone will not help.
+        /// Whether waiting alone will not help.
         stuck: bool,
     },
     /// The plan names a cluster that is not connected.
@@ -193,7 +195,7 @@ impl StepError {
         }
     }
 
-    /// The cluster did not answer at all.
+    /// Whether the cluster did not answer at all.
     #[must_use]
     pub const fn is_loss(&self) -> bool {
         let (Self::Request(source) | Self::Workload { source, .. }) = self else { return false };
@@ -203,7 +205,7 @@ impl StepError {
     /// Whether `home`, which was a mount point itself, is missing: the folder does not exist, and nothing is mounted
     /// there.
     #[must_use]
-    pub fn misses(&self, home: &HomeTarget) -> bool {
+    pub fn misses(&self, home: &DesiredHome) -> bool {
         matches!(self, Self::Home(HomedClientError::Home(HomeError::MissingPrefix { prefix })) if *prefix == home.home)
     }
 
@@ -213,7 +215,7 @@ impl StepError {
         matches!(self, Self::Refused { source: RequestError::Refused(status), .. } if status.message.contains(RULE))
     }
 
-    /// The error concerns the cluster, and not a home or a credential.
+    /// Whether the error concerns the cluster, and not a home or a credential.
     #[must_use]
     pub const fn is_of_nobodys_home(&self) -> bool {
         !matches!(
@@ -227,7 +229,7 @@ impl StepError {
         )
     }
 
-    /// A home is on an export that hangs, so all other work on that export would hang too.
+    /// Whether a home is on an export that hangs. All other work on that export would hang too.
     #[must_use]
     pub const fn is_of_an_export(&self) -> bool {
         let (Self::Home(error) | Self::Undelivered(error)) = self else { return false };
@@ -239,13 +241,13 @@ impl StepError {
         )
     }
 
-    /// Another program uses a file in a home, which normally lasts only a moment.
+    /// Whether another program uses a file in a home, which normally lasts only a moment.
     #[must_use]
     pub const fn is_in_use(&self) -> bool {
         matches!(self, Self::Home(HomedClientError::Home(HomeError::InUse { .. })))
     }
 
-    /// The step takes time, and nothing is wrong.
+    /// Whether the step takes time although nothing is wrong.
     #[must_use]
     pub const fn is_under_way(&self) -> bool {
         matches!(self, Self::Terminating { stuck: false, .. })

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashSet};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::listing::{Extent, when_in_force};
+use super::listing::{ListedPart, when_in_force};
 use super::request::{ApiAnswer, ApiServer, Ask, RequestError};
 use super::tenant::{Done, TenantExecution};
 use super::{ClusterEffects, StepError};
@@ -61,7 +61,8 @@ impl TenantExecution<'_> {
         // Recorded before the listing, which may fail: the names are kept nowhere else.
         done.events.push(self.event("evicted", self.cause().1, detail.clone()));
         if let Some(since) = since {
-            let changed = touched(&self.listed(effects, namespace, Extent::Metadata, done).await?, since, &self.ours());
+            let changed =
+                touched(&self.listed(effects, namespace, ListedPart::Metadata, done).await?, since, &self.ours());
             detail["secrets"] = json!([]);
             detail["since"] = json!(since);
             detail["changed"] = json!(changed);
@@ -88,8 +89,8 @@ async fn when_suspended(server: &ApiServer, path: &str, ask: Ask<'_>) -> Result<
     when_in_force(too_early, || server.ask(path, ask)).await
 }
 
-/// Returns what others than Bursar changed or created since that time. A writer chooses its name in `managedFields` and
-/// may empty the field, so a new object is always listed.
+/// Returns the objects that somebody other than Bursar changed or created since that time. A writer chooses its name in
+/// `managedFields` and may empty the field, so a new object is always listed.
 fn touched(listed: &[Listed], since: Timestamp, ours: &HashSet<UuidText>) -> BTreeSet<Touched> {
     let of_object = |(kind, object): &Listed| {
         let metadata = &object["metadata"];

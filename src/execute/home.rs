@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use bursar_homed::client::{HomedClient, HomedClientError};
 use bursar_protocol::{
-    Answer, EntryNames, HomeError, HomeTarget as Target, Inspection, Request, USER_PREFIX, UserProof, Work, Written,
+    Answer, EntryNames, HomeError, HomeTarget, Inspection, Request, USER_PREFIX, UserProof, Work, Written,
 };
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::StepError;
-use crate::desired::{DesiredCredential, DesiredNotice, DirectoryTarget, HomeTarget, Proof};
+use crate::desired::{DesiredCredential, DesiredHome, DesiredNotice, DirectoryTarget, Proof};
 use crate::identity::ClusterName;
 use crate::inventory::HomeFinding;
 use crate::ledger::{Delivery, LedgerState};
@@ -59,8 +59,8 @@ pub(super) fn known_mount(ledger: &LedgerState, delivery: Option<&Delivery>, hom
 
 /// Converts a plan's target into that of `bursar-homed`. `mount` is the mount point on which the home should lie.
 #[must_use]
-pub fn target(home: &HomeTarget, mount: Option<PathBuf>) -> Target {
-    Target {
+pub fn target(home: &DesiredHome, mount: Option<PathBuf>) -> HomeTarget {
+    HomeTarget {
         home: home.home.clone(),
         uid: home.posix.uid.get(),
         gid: home.posix.gid.get(),
@@ -78,7 +78,7 @@ pub async fn make_directory(
 ) -> Result<bool, StepError> {
     let posix = &directory.posix;
     let mount = known_mount(ledger, None, &directory.path);
-    let target = Target { mount, ..Target::new(&directory.path, posix.uid.get(), posix.gid.get()) };
+    let target = HomeTarget { mount, ..HomeTarget::new(&directory.path, posix.uid.get(), posix.gid.get()) };
     match homes.call(&Request::new(target, Work::MakeDirectory { shared: directory.shared })).await? {
         Answer::HomeReady { created } => Ok(created),
         _ => Err(StepError::HomeAnswer),
@@ -91,7 +91,7 @@ pub(super) async fn remove(
     homes: &HomedClient,
     cluster: &ClusterName,
     face: Option<&Cluster>,
-    (home, mount): (&HomeTarget, Option<PathBuf>),
+    (home, mount): (&DesiredHome, Option<PathBuf>),
 ) -> Result<(), StepError> {
     let endpoints = face.into_iter().flat_map(|face| face.endpoints.keys());
     let names = entry_names(cluster, face.map_or("", |face| &face.default_endpoint), endpoints);
@@ -110,7 +110,7 @@ pub(super) async fn remove(
 pub(super) async fn leave(
     homes: &HomedClient,
     cluster: &ClusterName,
-    (home, mount): (&HomeTarget, Option<PathBuf>),
+    (home, mount): (&DesiredHome, Option<PathBuf>),
     DesiredNotice { notice, credential }: &DesiredNotice,
 ) -> Result<Option<Written>, StepError> {
     let entries = super::credential::entries(cluster, credential, UserProof::Notice(notice.clone()));
@@ -126,7 +126,7 @@ pub(super) async fn leave(
 }
 
 /// Logs what an administrator should know about a file that was written.
-pub(super) fn tell(home: &HomeTarget, written: &Written) {
+pub(super) fn tell(home: &DesiredHome, written: &Written) {
     let file = home.file();
     if let Some(seconds) = written.overridden_lock {
         tracing::warn!(file = %file.display(), seconds, "removed the abandoned lock of another program");
@@ -142,7 +142,7 @@ pub(super) async fn inspect(
     homes: &HomedClient,
     cluster: &ClusterName,
     face: &Cluster,
-    (home, mount): (&HomeTarget, Option<PathBuf>),
+    (home, mount): (&DesiredHome, Option<PathBuf>),
     expected: &Expected,
 ) -> Result<(HomeFinding, Option<PathBuf>), StepError> {
     let fingerprint = match expected {
@@ -161,7 +161,7 @@ pub(super) async fn inspect(
 async fn rewritten(
     homes: &HomedClient,
     cluster: &ClusterName,
-    (home, mount): (&HomeTarget, Option<PathBuf>),
+    (home, mount): (&DesiredHome, Option<PathBuf>),
     credential: &DesiredCredential,
 ) -> Result<(HomeFinding, Option<PathBuf>), StepError> {
     let Proof::Oidc(oidc) = &credential.proof else { return Err(StepError::HomeAnswer) };
@@ -170,7 +170,7 @@ async fn rewritten(
     match homes.call(&Request::new(target(home, mount), work)).await? {
         Answer::Written(Written { changed: false, mount, .. }) => Ok((HomeFinding::AsDelivered, mount)),
         Answer::Written(Written { mount, .. }) => {
-            Ok((HomeFinding::Repaired { why: "our entries in the file were changed".to_owned() }, mount))
+            Ok((HomeFinding::Repaired { why: "Bursar's entries in the file were changed".to_owned() }, mount))
         }
         _ => Err(StepError::HomeAnswer),
     }
@@ -180,7 +180,7 @@ async fn rewritten(
 /// home.
 pub(super) async fn ssh_keys(
     homes: &HomedClient,
-    (home, mount): (&HomeTarget, Option<PathBuf>),
+    (home, mount): (&DesiredHome, Option<PathBuf>),
     keys: &[String],
 ) -> Result<(bool, Option<PathBuf>), StepError> {
     let target = target(home, mount);
@@ -200,7 +200,7 @@ pub(super) async fn ssh_keys(
 /// repeated. Rows of older versions have no home, so it is added.
 pub(super) fn checked(
     delivery: &Delivery,
-    home: &HomeTarget,
+    home: &DesiredHome,
     (finding, mount): (&HomeFinding, Option<PathBuf>),
     now: Timestamp,
 ) -> Delivery {
@@ -218,16 +218,16 @@ fn finding(inspection: &Inspection, fingerprint: &str) -> HomeFinding {
     }
     if inspection.token_id.as_deref() == Some(fingerprint) {
         return match inspection.entries_digest {
-            None => broken("a cluster or context of ours is missing"),
+            None => broken("a cluster or context of Bursar is missing"),
             Some(_) => HomeFinding::AsDelivered,
         };
     }
     let found = inspection.certificate_pem.as_deref().and_then(fingerprint_of);
     match found {
-        None => broken("our certificate or token is missing"),
-        Some(found) if found != fingerprint => broken("another certificate has our name"),
+        None => broken("Bursar's certificate or token is missing"),
+        Some(found) if found != fingerprint => broken("Bursar's user entry has another certificate"),
         Some(_) if !inspection.key_matches => broken("the key does not belong to the certificate"),
-        Some(_) if inspection.entries_digest.is_none() => broken("a cluster or context of ours is missing"),
+        Some(_) if inspection.entries_digest.is_none() => broken("a cluster or context of Bursar is missing"),
         Some(_) => HomeFinding::AsDelivered,
     }
 }

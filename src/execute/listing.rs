@@ -20,7 +20,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// How much of each object is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub enum ListedPart {
     /// The complete object.
     Whole,
     /// Only the metadata, so that no Secret is read.
@@ -32,7 +32,7 @@ pub enum Extent {
 pub async fn everything(
     server: &ApiServer,
     namespace: &NamespaceName,
-    extent: Extent,
+    extent: ListedPart,
 ) -> Result<Vec<Listed>, StepError> {
     let mut known = BTreeSet::new();
     let mut found = Vec::new();
@@ -78,15 +78,15 @@ async fn list(
     server: &ApiServer,
     kind: &ServedKind,
     namespace: &NamespaceName,
-    extent: Extent,
+    extent: ListedPart,
 ) -> Result<Vec<Value>, RequestError> {
     let path = &kind.path(Some(namespace.as_str()), None);
     let listed = when_in_force(
         |error| error.code() == Some(403),
         || async move {
             match extent {
-                Extent::Whole => server.list(path).await,
-                Extent::Metadata => server.list_metadata(path).await,
+                ListedPart::Whole => server.list(path).await,
+                ListedPart::Metadata => server.list_metadata(path).await,
             }
         },
     );
@@ -94,7 +94,7 @@ async fn list(
         // The kind was removed meanwhile, or cannot be listed.
         Err(error) if matches!(error.code(), Some(404 | 405)) => Ok(Vec::new()),
         // Objects that are computed on request have no metadata to list.
-        Err(error) if extent == Extent::Metadata && error.code() == Some(406) => Ok(Vec::new()),
+        Err(error) if extent == ListedPart::Metadata && error.code() == Some(406) => Ok(Vec::new()),
         listed => listed,
     }
 }

@@ -63,7 +63,7 @@ impl Default for Width {
 impl Width {
     /// Returns the number of requests that may be in progress.
     #[must_use]
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 2 and 32")]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the width is between 2 and 32")]
     pub fn get(&self) -> usize {
         self.places as usize
     }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    #[expect(clippy::disallowed_methods, reason = "measures")]
+    #[expect(clippy::disallowed_methods, reason = "measures the latency")]
     async fn a_pause_that_the_server_asks_for_is_kept() {
         let pace = Pace::default();
         let began = Instant::now();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_than_the_width_are_under_way() {
+    async fn no_more_requests_than_the_width_are_in_progress() {
         let pace = Pace::default();
         let mut places = Vec::new();
         for _ in 0..16 {

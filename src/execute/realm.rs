@@ -17,7 +17,7 @@ use crate::policy::Realm;
 
 /// What all steps share.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct RealmRun<'a> {
     pub realm: &'a mut Administration,
     /// What was seen of the realm. Each step updates it.
     pub seen: &'a mut RealmInventory,
@@ -31,7 +31,10 @@ pub struct Run<'a> {
 ///
 /// # Errors
 /// The realm's error; [`ends_all`] says whether it concerns the whole realm.
-pub async fn carry_out(approved: &ApprovedStep, run: &mut Run<'_>) -> Result<(Vec<Change>, Vec<Event>), RealmError> {
+pub async fn carry_out(
+    approved: &ApprovedStep,
+    run: &mut RealmRun<'_>,
+) -> Result<(Vec<Change>, Vec<Event>), RealmError> {
     let step = approved.step();
     let row = run.ledger.realm_accounts.get(&(step.id.clone(), run.rules.name.clone())).cloned();
     let (row, said) = match &step.action {
@@ -65,9 +68,9 @@ type Said = Option<(&'static str, Value)>;
 async fn user(
     step: &RealmStep,
     row: Option<RealmAccount>,
-    run: &mut Run<'_>,
+    run: &mut RealmRun<'_>,
 ) -> Result<(Option<RealmAccount>, Said), RealmError> {
-    let Run { realm, seen, ledger, now, .. } = run;
+    let RealmRun { realm, seen, ledger, now, .. } = run;
     let mut patched = |id: &str, patch: &dyn Fn(&mut RealmUser)| {
         if let Some(user) = seen.users.get_mut(id) {
             patch(user);
@@ -182,8 +185,8 @@ fn adopted(user: &str, enabled: bool, step: &RealmStep, ledger: &LedgerState) ->
     })
 }
 
-async fn role(step: &RealmStep, run: &mut Run<'_>) -> Result<Said, RealmError> {
-    let Run { realm, seen, rules, ledger, .. } = run;
+async fn role(step: &RealmStep, run: &mut RealmRun<'_>) -> Result<Said, RealmError> {
+    let RealmRun { realm, seen, rules, ledger, .. } = run;
     let Some(client) = &rules.client else { return Ok(None) };
     Ok(match &step.action {
         RealmAction::RealmMakeRole { role } => {
@@ -268,7 +271,7 @@ pub fn is_other_than_seen(error: &RealmError) -> bool {
 
 /// Returns the failure that the ledger keeps.
 #[must_use]
-pub fn failure(step: &RealmStep, error: &RealmError, run: &Run<'_>) -> Change {
+pub fn failure(step: &RealmStep, error: &RealmError, run: &RealmRun<'_>) -> Change {
     let place = run.rules.place();
     let name = step.action.step();
     let before = run.ledger.failures.get(&(step.id.clone(), place.clone()));

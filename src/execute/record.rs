@@ -15,6 +15,11 @@ const WAITING: usize = 64;
 const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(5);
 /// The longest wait for a file that another program is writing: kubectl needs only milliseconds.
 const IN_USE_RETRY: SignedDuration = SignedDuration::from_secs(30);
+/// The number of tries with that wait, which is about ten minutes. Each try takes a worker of the export for seconds, so
+/// a person who keeps the files of many tools locked would otherwise take all of them.
+const IN_USE_TRIES: u64 = 20;
+/// The wait after these tries.
+const LAST_IN_USE_RETRY: SignedDuration = SignedDuration::from_mins(5);
 
 /// What one transaction stores.
 #[derive(Debug)]
@@ -73,7 +78,13 @@ pub fn failure(step: &str, error: &StepError, before: Option<&Failure>, now: Tim
     let attempts = if is_tried { before_it + 1 } else { before_it.max(1) };
     // If somebody works in the file all day, the delivery must not wait for an hour.
     let longest = match error {
-        error if error.is_in_use() => IN_USE_RETRY,
+        error if error.is_in_use() => {
+            if attempts <= IN_USE_TRIES {
+                IN_USE_RETRY
+            } else {
+                LAST_IN_USE_RETRY
+            }
+        }
         StepError::SignerNotAsked(_) => FIRST_RETRY,
         _ => LAST_RETRY,
     };
@@ -128,7 +139,7 @@ mod tests {
         for error in [undone(), undone(), in_use(), undone()] {
             before = Some(failure(error.step(), &error, before.as_ref(), now));
         }
-        let last = before.expect("a failure");
+        let last = before.expect("the ledger has this failure");
         assert_eq!((last.attempts, last.next_try.duration_since(now).as_mins()), (3, 4), "{last:?}");
         assert!(last.is_of_overwritten() && last.reason.contains("out of /home/ann/.kube/config"), "{last:?}");
     }
@@ -171,11 +182,13 @@ mod tests {
         let in_use =
             || HomedClientError::Home(HomeError::InUse { path: "/home/a/.kube/config".into(), why: "x".into() });
         let now = Timestamp::UNIX_EPOCH;
-        let after_many = |error: &StepError| {
-            let before = Failure { attempts: 20, ..failure("home", error, None, now) };
+        let after = |attempts: u64, error: &StepError| {
+            let before = Failure { attempts, ..failure("home", error, None, now) };
             failure("home", error, Some(&before), now).next_try.duration_since(now)
         };
-        assert_eq!(after_many(&StepError::Home(in_use())), IN_USE_RETRY);
-        assert_eq!(after_many(&StepError::Undelivered(in_use())), LAST_RETRY);
+        assert_eq!(after(IN_USE_TRIES - 1, &StepError::Home(in_use())), IN_USE_RETRY);
+        // Files that stay locked must not take the workers of the export from other homes.
+        assert_eq!(after(IN_USE_TRIES, &StepError::Home(in_use())), LAST_IN_USE_RETRY);
+        assert_eq!(after(20, &StepError::Undelivered(in_use())), LAST_RETRY);
     }
 }

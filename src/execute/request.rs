@@ -27,7 +27,7 @@ use crate::observed::discovery::Kinds;
 use crate::telemetry::SharedMetrics;
 
 /// The deadline of a request. It is longer than an etcd needs to elect a new leader, and shorter than the API server's
-/// own (`--request-timeout` is 60 s), because a request that hangs occupies a place in the pace.
+/// own (`--request-timeout` is 60 s), because a request that hangs uses one of the few places that [`Pace`] gives.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// How often a request is sent if the server answers 429 or 503 and so did not carry it out. After that, the tenant
@@ -154,7 +154,7 @@ impl Ask<'_> {
 /// The answer to a request that the server carried out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiAnswer {
-    /// The object did not exist before (201).
+    /// Whether the object did not exist before (201).
     pub created: bool,
     /// The object, or a `Status`.
     pub object: Value,
@@ -169,7 +169,7 @@ pub enum RequestError {
     /// The server refused the request.
     #[error("{} ({})", .0.message, .0.code)]
     Refused(Box<Status>),
-    /// The server is busy, and answered so each time.
+    /// The server answered 429 or 503 each time.
     #[error("the API server is overloaded (429 or 503, {TRIES} times)")]
     Overloaded,
     /// The connection, TLS or the name resolution failed.
@@ -197,14 +197,15 @@ impl RequestError {
         }
     }
 
-    /// There was no answer at all.
+    /// Whether there was no answer at all.
     #[must_use]
     pub const fn is_loss(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::TimedOut { .. })
     }
 
-    /// The uid in the request is not the object's. Measured on Kubernetes 1.36: a deleted object conflicts (409); for a
-    /// recreated object, `metadata.uid` is reported as an immutable field that changed (422).
+    /// Whether the request was refused because its uid is not the object's. Measured on Kubernetes 1.36: a deleted
+    /// object conflicts (409); for a recreated object, `metadata.uid` is reported as an immutable field that changed
+    /// (422).
     #[must_use]
     pub fn is_other_uid(&self) -> bool {
         let Self::Refused(status) = self else { return false };
@@ -350,7 +351,7 @@ impl ApiServer {
     }
 
     /// Sends a request once. Returns `None` if the server did nothing and wants to be asked later.
-    #[expect(clippy::disallowed_methods, reason = "measures latency, by which the width is found")]
+    #[expect(clippy::disallowed_methods, reason = "measures the latency, which sets the width")]
     async fn attempt(&self, verb: &str, request: Request<Body>) -> Result<Option<ApiAnswer>, RequestError> {
         let place = self.pace.enter().await;
         self.metrics.request(&self.cluster.0, verb);

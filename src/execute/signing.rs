@@ -143,7 +143,7 @@ impl Drop for Admitted<'_> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long a signer is left alone is no decision about an account")]
+#[expect(clippy::disallowed_methods, reason = "how long a signer is left alone is not a decision about an account")]
 fn now() -> Instant {
     Instant::now()
 }

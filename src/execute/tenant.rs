@@ -38,7 +38,7 @@ pub(super) struct TenantExecution<'a> {
     pub(super) narrowing: Vec<&'a Action>,
     /// Everything else.
     pub(super) actions: Vec<&'a Action>,
-    /// The plan is complete: nothing of it is left to a later cycle.
+    /// Whether the plan is complete: nothing of it is left to a later cycle.
     pub(super) is_whole: bool,
     /// The failure of `narrowing`, if it concerns only a home or a workload past its lifetime. After any other failure,
     /// `actions` are not carried out.
@@ -190,13 +190,13 @@ impl TenantExecution<'_> {
         Report { done: u64::from(!failed), failed: u64::from(failed), actions, ..counted }
     }
 
-    /// The cluster stopped answering. Steps that have not begun are left to a later cycle, so that no time is lost with
-    /// deadlines.
+    /// Whether the cluster stopped answering. Steps that have not begun are then left to a later cycle, so that no time
+    /// is lost with deadlines.
     fn is_away(&self) -> bool {
         self.effects.clusters.get(self.cluster).is_some_and(|effects| !effects.watch.is_ready())
     }
 
-    /// The cluster is connected, and answers.
+    /// Whether the cluster is connected, and answers.
     fn answers(&self) -> bool {
         self.effects.clusters.get(self.cluster).is_some_and(|effects| effects.watch.is_ready())
     }

@@ -83,7 +83,7 @@ fn checked(text: &SecretText, token: &TokenOf, generation: u64) -> Result<Certif
         return other("subject", &claims.subject, &subject);
     }
     let Some((_, uid)) = claims.secret.filter(|(name, _)| *name == token.secret) else {
-        return other("end", "not that of a Secret of ours", &format!("that of Secret {}", token.secret));
+        return other("end", "not that of a Secret of Bursar", &format!("that of Secret {}", token.secret));
     };
     let time = |second| Timestamp::from_second(second).map_err(|_| TokenError::Unreadable);
     let (not_before, not_after) = (time(claims.not_before)?, time(claims.not_after)?);

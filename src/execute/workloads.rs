@@ -2,8 +2,8 @@
 //! only if that controller is stopped itself: tenants can write `ownerReferences`, so a reference to anything else
 //! proves nothing.
 //!
-//! Workloads are first found and then stopped, so that the ledger can record their state in between: a daemon that is
-//! killed while it stops them still knows that state.
+//! Workloads are first found and then stopped, and the ledger records their state in between. So this state is not lost
+//! if the daemon is killed while it stops them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -329,7 +329,7 @@ async fn park(server: &ApiServer, path: &str, uid: &str, parked: Value) -> Resul
     server.ask(path, Ask::Merge(&change)).await.map(|_| ())
 }
 
-/// The object is gone, or another object has its name.
+/// Whether the object is gone, or another object has its name.
 fn is_gone(error: &RequestError) -> bool {
     error.code() == Some(404) || error.is_other_uid()
 }

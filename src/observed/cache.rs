@@ -67,13 +67,13 @@ impl Cache {
         news
     }
 
-    /// A watch reported this object.
+    /// Records an object that a watch reported. Returns whether the news comes from somebody else.
     pub fn seen(&mut self, key: &ObjectKey, object: ObservedObject) -> bool {
         let news = self.put_newer(key, object);
         news && self.is_news_of_others(key)
     }
 
-    /// A watch reported that this object was deleted.
+    /// Records that a watch reported the deletion of this object.
     pub fn gone(&mut self, key: &ObjectKey, uid: &UuidText) -> bool {
         // If the known object has another uid, it was created after the deleted one.
         let known = self.inventory.objects.get(key).is_some_and(|known| known.uid == *uid);
@@ -89,10 +89,10 @@ impl Cache {
         self.written_while_listing.retain(|key, _| !is_in(scope, key));
     }
 
-    /// A list is complete. Only objects that were written since it began may be newer than the list. Everything else
-    /// becomes as the list shows it, even if the cache has a higher `resourceVersion`: an etcd that was restored from a
-    /// backup shows older states. Objects that the list lacks are removed, because a watch can miss deletions (410
-    /// Gone).
+    /// Records a complete list. Only objects that were written since it began may be newer than the list. Everything
+    /// else becomes as the list shows it, even if the cache has a higher `resourceVersion`: an etcd that was restored
+    /// from a backup shows older states. Objects that the list lacks are removed, because a watch can miss deletions
+    /// (410 Gone).
     pub fn listed(&mut self, scope: &WatchedKind, found: Vec<(ObjectKey, ObservedObject)>) -> bool {
         let names: BTreeSet<&ObjectKey> = found.iter().map(|(key, _)| key).collect();
         let missing: Vec<ObjectKey> = self
@@ -158,7 +158,8 @@ impl Cache {
         }
     }
 
-    /// The write ended, with or without an answer. Returns whether a watch reported a change by somebody else.
+    /// Records that a write ended, with or without an answer. Returns whether a watch reported a change by somebody
+    /// else.
     pub fn write_ends(&mut self, key: &ObjectKey) -> bool {
         self.writing.remove(key).unwrap_or(false)
     }

@@ -64,7 +64,7 @@ pub enum WatchError {
 /// The health of the watches, for `status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterHealth {
-    /// There is an inventory, and the cluster answers.
+    /// Whether there is an inventory and the cluster answers.
     pub ready: bool,
     /// The kinds that were not listed yet.
     pub waiting_for: Vec<String>,
@@ -72,7 +72,7 @@ pub struct ClusterHealth {
     pub error: Option<String>,
     /// Why the inventory lacks the objects of a kind that is not essential.
     pub blind: Option<String>,
-    /// The number of objects of ours.
+    /// The number of Bursar's objects in the cluster.
     pub objects: usize,
 }
 
@@ -227,7 +227,7 @@ struct State {
 struct KindState {
     /// See [`WatchedKind::is_essential`].
     is_essential: bool,
-    /// All objects of the kind were listed once.
+    /// Whether all objects of the kind were listed once.
     listed: bool,
     /// What the current list has found so far.
     list: Option<Vec<(ObjectKey, ObservedObject)>>,

@@ -10,7 +10,7 @@ use crate::archive::{About, Listed, Workload};
 use crate::contract::{ContractError, MANAGED_BY, MANAGER, TenantState, identity_of};
 use crate::errors::chain;
 use crate::execute::StepError;
-use crate::execute::listing::{Extent, everything};
+use crate::execute::listing::{ListedPart, everything};
 use crate::execute::request::{ApiServer, Ask, RequestError};
 use crate::execute::workloads::PARKED;
 use crate::kinds::{Data, ObjectKind, ServedKind};
@@ -87,7 +87,7 @@ pub async fn apply(
 ) -> Result<Applied, RestoreError> {
     is_the_tenants(server, about, public_keys).await?;
     let namespace = about.namespace.to_string();
-    let there = everything(server, &about.namespace, Extent::Whole).await;
+    let there = everything(server, &about.namespace, ListedPart::Whole).await;
     let there = there.map_err(|source| RestoreError::Look { namespace: namespace.clone(), source })?;
     let foreign: Vec<String> = there.iter().filter(|(_, object)| left(object, about).is_none()).map(named).collect();
     if !foreign.is_empty() {

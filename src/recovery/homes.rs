@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::RecoveryError;
 use crate::certificate::{self, Asked};
-use crate::desired::{DesiredCredential, DesiredState, DesiredTenant, HomeTarget, Proof, of_generation_group};
+use crate::desired::{DesiredCredential, DesiredHome, DesiredState, DesiredTenant, Proof, of_generation_group};
 use crate::errors::chain;
 use crate::execute::credential::entries;
 use crate::execute::request::ApiServer;
@@ -84,7 +84,7 @@ impl Search<'_> {
         cluster: &ClusterName,
         account: &AccountName,
         credential: &DesiredCredential,
-        home: &HomeTarget,
+        home: &DesiredHome,
     ) -> Result<Option<Held>, HomedClientError> {
         let nothing =
             UserProof::Certificate { certificate_pem: String::new(), key_pem: SecretText::new(String::new()) };

@@ -1,5 +1,5 @@
-//! Makes a ledger from a backup or another host the owner of its clusters: the ledger learns what the clusters know
-//! better, and gets an id that no copy of the ledger has.
+//! Makes a ledger from a backup or another host the owner of its clusters: the ledger learns what happened in the
+//! clusters since the backup, and gets an id that no copy of the ledger has.
 
 use bursar_directory::{self as directory, Pass};
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ use crate::store::{FILE, Store};
 pub struct Remembered {
     /// The ledger with its new id.
     pub ledger: LedgerState,
-    /// The number of accounts of which the clusters knew something newer.
+    /// The number of accounts about which the clusters knew something newer.
     pub learned: usize,
     /// What remains unknown, as texts for administrators.
     pub doubts: Vec<String>,

@@ -310,8 +310,8 @@ mod tests {
 
     #[tokio::test]
     async fn lists_of_a_large_site_are_limited_and_count_the_rest() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
         let now = Timestamp::UNIX_EPOCH;
         let new = |kind, name: String| {
             let (id, entry) = (AccountId(name.as_str().into()), DirectoryId(name.clone()));
@@ -322,16 +322,18 @@ mod tests {
         for number in 0..=ACCOUNTS {
             let members = [(DirectoryId("ann".to_owned()), Role::Member)].into();
             let tool = new(AccountKind::Tool, format!("tool{number:05}"));
-            let namespace = Some(tool.name.clone().try_into().expect("a namespace"));
+            let namespace = Some(tool.name.clone().try_into().expect("the name is a namespace name"));
             let tenant = Tenant { class: "tool".to_owned(), namespace, created_at: now };
             changes.push(Change::Tenant(tool.id.clone(), ClusterName("prod".into()), tenant));
             changes.push(known(Account { state: Lifecycle::Active, members, ..tool }));
         }
-        store.write(&lock, &changes, &[], now).await.expect("written");
-        store.close().await.expect("closed");
-        let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
-        let overview = Overview::read(&mut reader, &policy(), now).await.expect("an overview");
-        let section = |id: &str| overview.sections.iter().find(|section| section.id == id).expect("a section");
+        store.write(&lock, &changes, &[], now).await.expect("the ledger is writable");
+        store.close().await.expect("the ledger closes");
+        let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("the ledger opens");
+        let overview = Overview::read(&mut reader, &policy(), now).await.expect("the ledger is readable");
+        let section = |id: &str| {
+            overview.sections.iter().find(|section| section.id == id).expect("the overview has this section")
+        };
         let tools = section("tools");
         assert_eq!((tools.rows.len() as u64, tools.more), (ACCOUNTS, 1));
         let first = json!({"name": "tool00000", "uid": null, "namespaces": "tool00000 (prod)", "class": "tool",

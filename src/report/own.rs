@@ -1,12 +1,12 @@
 //! Answers people's questions about their own accounts: the account with their uid, and the tools and workspaces that
-//! they belong to. They do not learn which other accounts exist. PURE: no runtime, no client, no file system, no clock.
+//! they belong to. They do not learn which other accounts exist. PURE.
 
 use serde_json::{Value, json};
 
 use crate::control::api::OwnRequest;
 use crate::identity::{AccountKind, AccountName};
 use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
-use crate::orders::request::Refusal;
+use crate::orders::request::RequestRefusal;
 use crate::policy::Policy;
 use crate::report::why::{Step, chain};
 
@@ -15,7 +15,7 @@ use crate::report::why::{Step, chain};
 ///
 /// # Errors
 /// The account does not exist, or does not belong to the person. The refusal is the same in both cases.
-pub fn find<'a>(ledger: &'a LedgerState, uid: u32, request: &OwnRequest) -> Result<&'a Account, Refusal> {
+pub fn find<'a>(ledger: &'a LedgerState, uid: u32, request: &OwnRequest) -> Result<&'a Account, RequestRefusal> {
     let own = asking(ledger, uid).ok_or_else(refused)?;
     let Some(AccountName { kind, name }) = &request.of else { return Ok(own) };
     let mut theirs = ledger.accounts.values().filter(|account| {
@@ -29,10 +29,10 @@ pub fn find<'a>(ledger: &'a LedgerState, uid: u32, request: &OwnRequest) -> Resu
 
 /// Returns the refusal for an account that does not exist or does not belong to the person.
 #[must_use]
-pub fn refused() -> Refusal {
+pub fn refused() -> RequestRefusal {
     let text = "this account cannot be shown: you may ask about your own account, and about tools and workspaces that \
                 you belong to; to read all accounts, become a member of group bursar";
-    Refusal { exit_code: 77, text: text.to_owned() }
+    RequestRefusal { exit_code: 77, text: text.to_owned() }
 }
 
 /// Returns the active person with this uid. If there is none, returns the person with this uid who is in the directory
@@ -117,7 +117,7 @@ mod tests {
             world.account(id).state = Lifecycle::Active;
         }
         let ask = |world: &World, uid: u32, of: Option<&str>| {
-            let of = of.map(|name| name.parse().expect("a name"));
+            let of = of.map(|name| name.parse().expect("the text is an account's name"));
             find(&world.ledger, uid, &OwnRequest { of }).map(|account| account.name.clone())
         };
         assert_eq!(ask(&world, 20_001, None).as_deref(), Ok("alice"));

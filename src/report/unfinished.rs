@@ -1,5 +1,4 @@
-//! Orders and decisions about accounts that are not finished, and what they wait for. PURE: no runtime, no client, no
-//! file system, no clock.
+//! Orders and decisions about accounts that are not finished, and what they wait for. PURE.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +12,7 @@ use crate::desired::{Groups, classes_by};
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::kinds::Stage;
 use crate::ledger::{Account, FOREIGN, Failure, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
-use crate::orders::request::Refusal;
+use crate::orders::request::RequestRefusal;
 use crate::plan::guard::COMPLETENESS;
 use crate::policy::{Policy, Realm};
 
@@ -27,7 +26,7 @@ pub struct Unfinished {
     pub by: Option<Note>,
     /// Texts for administrators, each with the remedy.
     pub waits_for: Vec<String>,
-    /// A limit or an incomplete read holds the change back.
+    /// Whether a limit or an incomplete read holds the change back.
     pub refused: bool,
 }
 
@@ -102,10 +101,11 @@ pub fn in_realm<'a>(
 
 /// Returns which orders in `answer` the cycle did not finish, each with its exit code.
 #[must_use]
-pub fn after(report: &CycleReport, answer: &OrderAnswer) -> Vec<Refusal> {
+pub fn after(report: &CycleReport, answer: &OrderAnswer) -> Vec<RequestRefusal> {
     let OrderAnswer { ordered, of_access, .. } = answer;
     let unfinished = report.unfinished.iter().filter(|one| ordered.contains(&one.account));
-    let waiting = unfinished.map(|one| Refusal { exit_code: if one.refused { 3 } else { 1 }, text: one.to_string() });
+    let waiting =
+        unfinished.map(|one| RequestRefusal { exit_code: if one.refused { 3 } else { 1 }, text: one.to_string() });
     let said: BTreeSet<&AccountName> = report.unfinished.iter().map(|one| &one.account).collect();
     let failing = report.failing.iter().filter(|it| ordered.contains(&it.account) && !said.contains(&it.account));
     // A foreign object waits for `bursar adopt`; the order has nothing of ours to change.
@@ -113,7 +113,7 @@ pub fn after(report: &CycleReport, answer: &OrderAnswer) -> Vec<Refusal> {
     // A failing home does not make an order about a quota unfinished.
     let failing =
         failing.filter(|failing| of_access.contains(&failing.account) || Failure::is_of_objects(&failing.step));
-    let failing = failing.map(|failing| Refusal {
+    let failing = failing.map(|failing| RequestRefusal {
         exit_code: 1,
         text: format!("{}: {} in {}: {}", failing.account, failing.step, failing.cluster, failing.reason),
     });
@@ -371,7 +371,7 @@ mod tests {
         let begun = world.ledger.failures.get(&place).expect("the suspension has begun").clone();
         let failed = crate::ledger::Failure { attempts: 2, reason: "no answer".to_owned(), ..begun };
         world.ledger.apply(&Change::Failure(foo, ClusterName("prod".into()), Some(failed)));
-        let [text] = said(&world, true).try_into().expect("one");
+        let [text] = said(&world, true).try_into().expect("there is one text");
         assert!(text.starts_with("tool:foo: suspend (ordered by ann) waits for suspend in prod: no answer"), "{text}");
     }
 
@@ -381,7 +381,7 @@ mod tests {
         world.another_cluster("gpu");
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         (0..2).for_each(|_| drop(world.cycle()));
-        world.policy.classes.get_mut("tool").expect("a class").clusters = vec![prod()];
+        world.policy.classes.get_mut("tool").expect("the class exists").clusters = vec![prod()];
         (0..2).for_each(|_| drop(world.cycle()));
         let gpu = ClusterName("gpu".into());
         assert!(world.ledger.objects.keys().any(|key| stops_pods(key) && key.cluster == gpu), "it is sealed there");

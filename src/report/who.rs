@@ -106,13 +106,13 @@ pub async fn credential(store: &mut ReadStore, id: &str) -> Result<Option<(Strin
 
 /// The accounts that were found, by id and with the reasons, and further notes.
 #[derive(Debug, Default)]
-struct Found {
+struct FoundAccounts {
     by: BTreeMap<String, Vec<String>>,
     credential: Option<Row>,
     notes: Vec<String>,
 }
 
-impl Found {
+impl FoundAccounts {
     fn add(&mut self, id: &str, by: String) {
         self.by.entry(id.to_owned()).or_default().push(by);
     }
@@ -203,8 +203,8 @@ async fn found(
     what: &What,
     at: Option<Timestamp>,
     moment: &str,
-) -> Result<Found, StoreError> {
-    let mut found = Found::default();
+) -> Result<FoundAccounts, StoreError> {
+    let mut found = FoundAccounts::default();
     let binds = |what: &str| [what.to_owned(), moment.to_owned()];
     match what {
         What::Uid(uid) => {
@@ -270,7 +270,7 @@ fn served(
     of_namespaces: &Classes<'_>,
     host: &str,
     at: Option<Timestamp>,
-    found: &mut Found,
+    found: &mut FoundAccounts,
 ) {
     let mut lax = BTreeSet::new();
     for cluster in policy.clusters.keys() {

@@ -1,5 +1,5 @@
 //! Explains what an account has: the steps from the directory entry and the class to each object, or the step that
-//! fails. PURE: no runtime, no client, no file system, no clock.
+//! fails. PURE.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::ledger::exception::{Exception, ExceptionKey};
 use crate::ledger::quota::{OverrideKey, QuotaOverride, day};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Account, CredentialKey, Ending, LedgerState, Lifecycle, Suspension};
-use crate::plan::pace::Progress;
+use crate::plan::pace::PolicyProgress;
 use crate::policy::{Class, Policy, Provision, When};
 use crate::report::unfinished;
 use crate::select::selects;
@@ -267,7 +267,7 @@ fn exceptions(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<S
 /// Returns the changes of the policy that may not have reached the account yet.
 fn pace(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let classes: BTreeSet<&str> = ledger.tenants_of(&account.id).map(|(_, tenant)| tenant.class.as_str()).collect();
-    let under_way = Progress::of(ledger).into_iter().filter(|progress| classes.contains(progress.class.as_str()));
+    let under_way = PolicyProgress::of(ledger).into_iter().filter(|progress| classes.contains(progress.class.as_str()));
     under_way.map(|progress| Step::new("pace", progress.stopped_by.is_empty(), progress.to_string())).collect()
 }
 
@@ -280,7 +280,7 @@ fn adopted(account: &Account, ledger: &LedgerState) -> Vec<Step> {
         match (&adopted.account, &adopted.why) {
             (Some(_), _) => Step::new("adopted", true, text),
             (None, Some(why)) => Step::new("adopted", false, format!("{text}; {why}")),
-            (None, None) => Step::new("adopted", false, format!("{text}; it passes from its former owner")),
+            (None, None) => Step::new("adopted", false, format!("{text}; it is being taken from its former owner")),
         }
     };
     named.map(step).collect()

@@ -17,15 +17,15 @@ use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
 
-/// How long a cycle waits for an answer: long enough for a busy server, and short enough for a revocation in another
-/// cluster.
+/// How long a cycle waits for an answer: long enough for a busy server, and so short that it hardly delays a revocation in
+/// another cluster.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A request that runs until it is answered or dropped.
 pub(super) struct Asking<T> {
     task: AbortOnDropHandle<T>,
     changed: Arc<Notify>,
-    /// A cycle has already waited for the answer.
+    /// Whether a cycle has already waited for the answer.
     is_late: bool,
 }
 
@@ -37,8 +37,9 @@ impl<T: Send + 'static> Asking<T> {
         Self { task, changed: Arc::clone(changed), is_late: false }
     }
 
-    /// Takes the answer of the request in `place`, and empties `place`. Returns `None` if there is no answer within
-    /// `patience` (`None` waits to the end). Then a later cycle takes the answer, and does not wait again.
+    /// Takes the answer of the request in `place`, and empties `place`. Waits for at most `patience`, or as long as
+    /// it takes if `patience` is `None`. Returns `None` if no answer has come. Then a later cycle takes the answer, and
+    /// does not wait again.
     pub(super) async fn answer(place: &mut Option<Self>, patience: Option<Duration>) -> Option<T> {
         let asking = place.as_mut()?;
         let patience = match patience {
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_cycle_waits_once_for_a_late_answer_and_a_later_one_takes_it() {
+    async fn a_cycle_waits_once_for_a_late_answer_and_a_later_cycle_takes_it() {
         let (changed, (tell, told)) = (Arc::default(), tokio::sync::oneshot::channel());
         let mut asking = Some(Asking::begin(told, &changed));
         let soon = Some(Duration::from_millis(1));

@@ -95,11 +95,11 @@ pub(super) struct Link {
     pub(super) webhook_due: Option<Timestamp>,
     pub(super) is_without_webhook: bool,
     pub(super) review: Review,
-    /// The configuration was reloaded, so the daemon's own kubeconfig may need its new CA.
+    /// Whether the configuration was reloaded, so that the daemon's own kubeconfig may need its new CA.
     reconfigured: bool,
     pub(super) following: Option<Asking<Result<bool, AccessError>>>,
     pub(super) keeping: Option<Asking<Result<Kept, AccessError>>>,
-    /// The webhook's objects in the cluster differ from what was installed.
+    /// Whether the webhook's objects in the cluster differ from what was installed.
     pub(super) weakened: bool,
     /// Fingerprint and end of the daemon's own certificate.
     pub(super) own: Option<(String, Timestamp)>,
@@ -311,4 +311,4 @@ fn not_behind(cluster: &ClusterName, proven: Option<u64>, last: u64) -> Result<(
 }
 
 /// A cluster with its answer, or with the reason why there is none.
-pub(super) type Answer<T> = (ClusterName, Result<T, String>);
+pub(super) type OfCluster<T> = (ClusterName, Result<T, String>);

@@ -25,8 +25,8 @@ use crate::ledger::{LedgerState, UnknownCertificate};
 use crate::packed_text::DigestText;
 use crate::policy::Policy;
 
-/// How long a certificate may be unknown before it is reported. The daemon's own certificate needs this time: the
-/// ledger records the key of every other request before the request is made, but not the key of the daemon's own.
+/// How long a certificate may be unknown before it is reported. A new certificate of the daemon itself is unknown for a
+/// moment, because the ledger records the keys of all other requests before they are made, but not this one.
 const UNKNOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// What is known of the daemon's confinement in one cluster.
@@ -38,9 +38,9 @@ pub(super) struct Confinement {
     /// The objects that should exist, with the choices that they were made from. Rebuilt when the choices or the
     /// configuration change.
     expected: Option<(Said, Vec<Expected>)>,
-    /// `expected` was made from an older configuration.
+    /// Whether `expected` was made from an older configuration.
     is_outdated: bool,
-    asking: Option<Asking<Result<Answer, AccessError>>>,
+    asking: Option<Asking<Result<ConfinementFact, AccessError>>>,
     /// The version of the watch that was compared last.
     compared: Option<u64>,
     /// The differences from `expected`; `None` if the watch has not shown every object yet.
@@ -141,7 +141,7 @@ impl Clusters {
             let Some(link) = self.links.get_mut(cluster) else { continue };
             for signed in effects.server.certificates().signed() {
                 let Signed { subject, fingerprint, not_after, request } = signed;
-                // `bursar webhook install` requests the certificate of a webhook outside of the cluster. Its user may
+                // `bursar webhook install` requests the certificate of a webhook outside the cluster. Its user may
                 // only read namespaces.
                 if subject == format!("CN={WEBHOOK_USER}") {
                     continue;
@@ -161,15 +161,15 @@ impl Clusters {
                 if !*told && suspect.since + UNKNOWN_AFTER <= now {
                     *told = true;
                     let certificate = suspect.text.as_str();
-                    tracing::error!(%cluster, certificate, "a certificate that Bursar did not ask for was signed for the \
-                        daemon's request: treat the daemon's key as stolen");
+                    tracing::error!(%cluster, certificate, "a certificate was signed for a request in the daemon's name that \
+                        Bursar did not make: treat the daemon's key as stolen");
                 }
             }
         }
     }
 
-    /// Returns what the ledger has to record of certificates that Bursar did not ask for, because their requests may be
-    /// deleted and this process may end.
+    /// Returns what the ledger has to record of certificates that were signed for requests that Bursar did not make.
+    /// Without the record, they would be forgotten if somebody deletes the requests or this process ends.
     pub(super) fn unknown_certificates(&self) -> (Vec<Change>, Vec<Event>) {
         let suspects = self.links.iter().flat_map(|(cluster, link)| link.suspects.iter().map(move |it| (cluster, it)));
         let told = suspects.filter(|(_, (_, (_, told)))| *told);
@@ -213,7 +213,7 @@ impl Clusters {
 }
 
 /// The answer to a question about the confinement.
-enum Answer {
+enum ConfinementFact {
     /// Whether the server has mutating admission policies.
     Mutates(bool),
     /// The objects that should exist for these choices, and why this host could make itself the cluster's
@@ -237,7 +237,7 @@ async fn look(
     let said = owner.said();
     if confinement.mutates.is_none() {
         let client = client.clone();
-        confinement.ask(changed, async move { Ok(Answer::Mutates(webhook::mutates(&client).await?)) });
+        confinement.ask(changed, async move { Ok(ConfinementFact::Mutates(webhook::mutates(&client).await?)) });
         let Some(()) = confinement.take_answer(patience).await? else { return Ok(None) };
     }
     let Some(mutates) = confinement.mutates else { return Ok(None) };
@@ -261,7 +261,7 @@ async fn look(
         let (client, said, request) = (client.clone(), said.clone(), OwnedRequest::of(context, cluster));
         confinement.ask(changed, async move {
             let (expected, ways) = confinement::expected(&client, request.borrowed(), &said).await?;
-            Ok(Answer::Expected(Box::new(said), expected, ways))
+            Ok(ConfinementFact::Expected(Box::new(said), expected, ways))
         });
         confinement.take_answer(patience).await?;
     }
@@ -284,7 +284,8 @@ async fn look(
     if confinement.breaches.is_some() && (confinement.compared != Some(version) || confinement.bites.is_none()) {
         confinement.bites = None;
         let client = client.clone();
-        confinement.ask(changed, async move { Ok(Answer::Probed(version, confinement::probe(&client).await?)) });
+        confinement
+            .ask(changed, async move { Ok(ConfinementFact::Probed(version, confinement::probe(&client).await?)) });
         let Some(()) = confinement.take_answer(patience).await? else { return Ok(None) };
     }
     Ok(Some(confinement.breaches.iter().flatten().any(|breach| breach.repairable)))
@@ -295,7 +296,7 @@ impl Confinement {
     fn ask(
         &mut self,
         changed: &Arc<Notify>,
-        question: impl Future<Output = Result<Answer, AccessError>> + Send + 'static,
+        question: impl Future<Output = Result<ConfinementFact, AccessError>> + Send + 'static,
     ) {
         self.asking.get_or_insert_with(|| Asking::begin(question, changed));
     }
@@ -304,11 +305,11 @@ impl Confinement {
     async fn take_answer(&mut self, patience: Duration) -> Result<Option<()>, AccessError> {
         let Some(answer) = Asking::answer(&mut self.asking, Some(patience)).await else { return Ok(None) };
         match answer? {
-            Answer::Mutates(mutates) => self.mutates = Some(mutates),
-            Answer::Expected(said, expected, ways) => {
+            ConfinementFact::Mutates(mutates) => self.mutates = Some(mutates),
+            ConfinementFact::Expected(said, expected, ways) => {
                 (self.expected, self.ways, self.is_outdated) = (Some((*said, expected)), ways, false);
             }
-            Answer::Probed(version, probed) => (self.compared, self.bites) = (Some(version), Some(probed)),
+            ConfinementFact::Probed(version, probed) => (self.compared, self.bites) = (Some(version), Some(probed)),
         }
         Ok(Some(()))
     }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::lookups::{self, LookUps};
-use super::reads::{Patience, Question, Reads};
+use super::reads::{Patience, ReadRequest, Reads};
 use super::realm::with_made;
 use crate::ledger::server::SourceMark;
 use crate::ledger::{LedgerState, transition};
@@ -113,7 +113,7 @@ impl Directories {
             let Some(asked) = self.sources.iter().find(|asked| asked.name == source.name) else { continue };
             let (policy, changed) = (reader.policy.clone(), Arc::clone(&self.changed));
             let (pass, known) = (pass.clone(), known(reader));
-            self.reads.begin(Question { asked, source, pass, known, policy, now: reader.now, changed });
+            self.reads.begin(ReadRequest { asked, source, pass, known, policy, now: reader.now, changed });
         }
         // A cycle that somebody asks for waits for all sources; other cycles leave the slow sources to a later cycle.
         // A login waits only briefly, because any user on the host can cause one.
@@ -133,7 +133,7 @@ impl Directories {
             // A command that runs once has no later cycle.
             let patience = if self.cache.is_none() { Patience::Endless } else { patience };
             let (sources, pass, known) = (&self.sources, &pass, known(reader));
-            let question = lookups::Question { sources, pass, known, due, patience };
+            let question = lookups::LookUpRequest { sources, pass, known, due, patience };
             self.lookups.confirm(question, &mut snapshot).await;
             snapshot
         };

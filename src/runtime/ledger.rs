@@ -16,7 +16,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{CredentialKey, Failure, LedgerState};
 use crate::orders::request::{Evict, OrderRequest};
-use crate::orders::{self, Written};
+use crate::orders::{self, RecordedOrders};
 use crate::plan::credential::next_look;
 use crate::policy::Policy;
 use crate::store::backup::{self, Backup};
@@ -213,9 +213,9 @@ impl Ledger {
         (revocations.len(), revocations.values().map(|revocation| revocation.done).sum(), open)
     }
 
-    /// Returns the time until a cycle that is due earlier than the schedule's next one: for the check of a home after a
-    /// delivery, for the retry of a delivery or of a failed removal of access, or for the next step of a class's
-    /// revocation. Returns `None` if no such cycle is due within `SOON`.
+    /// Returns the time until a cycle that is due earlier than the schedule's next one. Such a cycle checks a home
+    /// after a delivery, retries a delivery or a failed removal of access, or continues the revocation of a class.
+    /// Returns `None` if no such cycle is due within `SOON`.
     #[must_use]
     pub fn next_look(&self) -> Option<Duration> {
         let (now, ledger) = (self.now(), self.state());
@@ -261,7 +261,7 @@ pub async fn write_down(
     requests: &[OrderRequest],
     now: Timestamp,
 ) -> Result<OrderAnswer, StoreError> {
-    let Written { changes, events, texts, ordered, of_access, refused } =
+    let RecordedOrders { changes, events, texts, ordered, of_access, refused } =
         orders::write_all(store.state(), policy, actor, requests, now);
     store.write(lock, &changes, &events, now).await?;
     let revoked = requests.iter().filter_map(|request| match request {

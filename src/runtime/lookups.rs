@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar_directory::confirm::look_up;
-use bursar_directory::{Known, Pass, SourceConfig, SourceKind};
+use bursar_directory::{Known, Pass, SourceConfig};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -17,8 +17,8 @@ use crate::identity::DirectoryId;
 use crate::snapshot::proof::{Due, Proof, Verdict};
 use crate::snapshot::{Completeness, DirectorySnapshot};
 
-/// How long the proof of an absence is used again. A limit may refuse the suspension for days, and each read would ask
-/// all servers again. If a read shows the entry, the proof is dropped.
+/// How long the proof of an absence is used again. A limit may refuse the suspension for days; without this time, each
+/// read would ask all servers again. If a read shows the entry, the proof is dropped.
 const PROVED: Duration = Duration::from_hours(1);
 /// How long servers that disagree are not asked again. An absence is counted at the same intervals.
 const DISAGREED: Duration = Duration::from_mins(5);
@@ -39,10 +39,10 @@ struct LookUp {
     task: Option<AbortOnDropHandle<()>>,
     /// When the task began. The time also distinguishes the answers of this task from those of an abandoned task.
     began: Instant,
-    answers: BTreeMap<DirectoryId, Answer>,
+    answers: BTreeMap<DirectoryId, Looked>,
 }
 
-struct Answer {
+struct Looked {
     at: Instant,
     proof: Proof,
     /// Whether a read was judged by this answer.
@@ -50,7 +50,7 @@ struct Answer {
 }
 
 /// What look-ups need.
-pub(super) struct Question<'a> {
+pub(super) struct LookUpRequest<'a> {
     pub(super) sources: &'a [SourceConfig],
     pub(super) pass: &'a Pass,
     pub(super) known: Known,
@@ -67,13 +67,12 @@ impl LookUps {
 
     /// Records in `snapshot` what the servers answer about the accounts that are due. Accounts for which no answer has
     /// arrived when the patience is over are `unanswered`.
-    pub(super) async fn confirm(&self, question: Question<'_>, snapshot: &mut DirectorySnapshot) {
-        let Question { sources, pass, known, mut due, patience } = question;
+    pub(super) async fn confirm(&self, question: LookUpRequest<'_>, snapshot: &mut DirectorySnapshot) {
+        let LookUpRequest { sources, pass, known, mut due, patience } = question;
         let mut wanted = BTreeMap::new();
         for read in snapshot.reads.iter_mut().filter(|read| read.completeness == Completeness::Complete) {
             let Some(source) = sources.iter().find(|source| source.name == read.source) else { continue };
-            if matches!(source.kind, SourceKind::Ldif(_)) {
-                // A file has no servers.
+            if !source.has_servers() {
                 continue;
             }
             let due = due.remove(&read.source).unwrap_or_default();
@@ -115,7 +114,7 @@ impl LookUps {
                 let at = now();
                 for id in std::mem::take(&mut known.asked) {
                     let proof = proofs.remove(&id).unwrap_or_default();
-                    known.answers.insert(id, Answer { at, proof, is_used: false });
+                    known.answers.insert(id, Looked { at, proof, is_used: false });
                 }
             }
             answered.notify_one();
@@ -164,7 +163,7 @@ impl LookUp {
     }
 }
 
-impl Answer {
+impl Looked {
     /// Whether a read may be judged by this answer. The first read after the look-up always may, even an hour later.
     fn is_valid(&self, now: Instant) -> bool {
         let lasts = match self.proof.verdict() {
@@ -188,15 +187,15 @@ mod tests {
     use crate::identity::AccountKind;
     use crate::runtime::reads::tests::people;
     use crate::snapshot::SourceRead;
-    use crate::snapshot::proof::Place;
+    use crate::snapshot::proof::EntryPlace;
 
     fn due(number: u8) -> Due {
         Due { id: DirectoryId(format!("u{number}")), kind: AccountKind::User, dn: format!("uid=p{number}") }
     }
 
-    fn question<'a>(sources: &'a [SourceConfig], due: &[Due], patience: Patience) -> Question<'a> {
+    fn question<'a>(sources: &'a [SourceConfig], due: &[Due], patience: Patience) -> LookUpRequest<'a> {
         let due = BTreeMap::from([("people".to_owned(), due.to_vec())]);
-        Question { sources, pass: &Pass::Once, known: Known::new(), due, patience }
+        LookUpRequest { sources, pass: &Pass::Once, known: Known::new(), due, patience }
     }
 
     fn snapshot() -> DirectorySnapshot {
@@ -247,11 +246,11 @@ mod tests {
             proofs.into_values().map(|proof| proof.verdict()).collect::<Vec<_>>()
         };
         assert_eq!(confirmed(&[due(1)]).await, [Verdict::Unknown]);
-        let gone = Proof { servers: vec![("a".to_owned(), Place::Nowhere)] };
+        let gone = Proof { servers: vec![("a".to_owned(), EntryPlace::Nowhere)] };
         let answered = |proof: &Proof| {
-            let answer = Answer { at: now(), proof: proof.clone(), is_used: false };
+            let answer = Looked { at: now(), proof: proof.clone(), is_used: false };
             let mut sources = look_ups.sources.lock();
-            sources.get_mut("people").expect("was asked").answers.insert(due(1).id, answer);
+            sources.get_mut("people").expect("the source was asked").answers.insert(due(1).id, answer);
         };
         answered(&gone);
         for _ in 0..3 {
@@ -263,8 +262,8 @@ mod tests {
         look_ups.forget();
         assert_eq!(confirmed(&[due(1)]).await, [Verdict::Unknown], "an administrator asks for the present state");
         // An answer that proves nothing is used once.
-        let answer = Answer { at: now(), proof: Proof::default(), is_used: true };
+        let answer = Looked { at: now(), proof: Proof::default(), is_used: true };
         assert!(!answer.is_valid(now()));
-        assert!(Answer { is_used: false, ..answer }.is_valid(now() + PROVED * 2));
+        assert!(Looked { is_used: false, ..answer }.is_valid(now() + PROVED * 2));
     }
 }

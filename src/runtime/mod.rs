@@ -126,7 +126,7 @@ pub struct Work {
     /// accounts do not delay a suspension in a directory or a repair.
     pub slice: Option<Duration>,
     /// Shows whether the cycle makes progress.
-    pub progress: Progress,
+    pub progress: StepCounter,
 }
 
 /// The minimum time in which an execution may begin grants and repairs, so that a directory that changes all the time
@@ -171,9 +171,9 @@ impl Work {
 
 /// Counts the steps of cycles, to tell a cycle that hangs from a long one.
 #[derive(Debug, Clone, Default)]
-pub struct Progress(Arc<AtomicU64>);
+pub struct StepCounter(Arc<AtomicU64>);
 
-impl Progress {
+impl StepCounter {
     pub(crate) fn step(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -203,7 +203,7 @@ impl Runtime {
         let interrupt = stop.child_token();
         let slice_over = interrupt.child_token();
         let hurry = CancellationToken::new();
-        let work = Work { interrupt, stop, slice_over, hurry, slice: None, progress: Progress::default() };
+        let work = Work { interrupt, stop, slice_over, hurry, slice: None, progress: StepCounter::default() };
         let clusters = Clusters::of(&settings, work.stop.clone(), ledger.state().last_generation);
         let directories = Directories::of(sources, work.progress.counter());
         let planner = Planner::default();
@@ -311,7 +311,7 @@ impl Runtime {
     /// changed, no cluster is asked.
     ///
     /// # Errors
-    /// The ledger did not record a certificate that Bursar did not ask for.
+    /// The ledger did not record a certificate that was signed for a request that Bursar did not make.
     pub async fn confine(&mut self) -> Result<(), RuntimeError> {
         let Self { settings, sealer, ledger, clusters, metrics, .. } = self;
         let (now, renew, instance) = (ledger.now(), ledger.may_write(), ledger.instance());

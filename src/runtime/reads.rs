@@ -40,19 +40,19 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Reads {
     tasks: Mutex<BTreeMap<String, Reading>>,
-    answers: Arc<Answers>,
+    answers: Arc<FinishedReads>,
 }
 
 struct Reading {
     terms: Arc<Terms>,
     whole: bool,
-    /// An administrator has asked for a read that begins after this one.
+    /// Whether an administrator has asked for a read that begins after this one.
     is_outdated: bool,
     task: AbortOnDropHandle<()>,
 }
 
-/// The configuration of a read. If it changes, the read is dropped, because its entries are made by these rules. The
-/// ledger would keep, for example, the home that a new entry got from the former prefix.
+/// The configuration of a read. If it changes, the read is dropped, because its entries are made by these rules.
+/// Otherwise the ledger would keep, for example, the home that a new entry got from the former prefix.
 #[derive(PartialEq)]
 struct Terms {
     source: SourceConfig,
@@ -71,7 +71,7 @@ impl Terms {
     }
 }
 
-struct Answer {
+struct FinishedRead {
     terms: Arc<Terms>,
     at: Instant,
     /// What the server had pushed when the read began.
@@ -80,15 +80,15 @@ struct Answer {
 }
 
 #[derive(Default)]
-struct Answers {
-    reads: Mutex<BTreeMap<String, Answer>>,
+struct FinishedReads {
+    reads: Mutex<BTreeMap<String, FinishedRead>>,
     come: Notify,
     /// Whether a cycle waits for answers.
     attended: AtomicBool,
 }
 
 /// What a read needs.
-pub(super) struct Question<'a> {
+pub(super) struct ReadRequest<'a> {
     /// The source as configured.
     pub(super) asked: &'a SourceConfig,
     /// The source as it is read, with the users that Bursar made in its realm.
@@ -113,15 +113,15 @@ impl Reads {
         self.answers.reads.lock().retain(|_, answer| answer.terms.are_in_force(sources, policy));
     }
 
-    /// Marks every read that is in progress or not taken yet, so that its source is read again: an administrator asks
+    /// Marks every read that is in progress or not taken yet, so that its source is read again. An administrator asks
     /// for the present state, and such a read may have passed an entry before the entry changed.
     pub(super) fn outdate(&self) {
         self.tasks.lock().values_mut().for_each(|reading| reading.is_outdated = true);
     }
 
     /// Begins to read a source, unless such a read is in progress. A full read replaces a read of changes.
-    pub(super) fn begin(&self, question: Question<'_>) {
-        let Question { asked, source, pass, known, policy, now, changed } = question;
+    pub(super) fn begin(&self, question: ReadRequest<'_>) {
+        let ReadRequest { asked, source, pass, known, policy, now, changed } = question;
         let name = source.name.clone();
         let answered = self.has_answered(&name);
         let mut tasks = self.tasks.lock();
@@ -147,7 +147,7 @@ impl Reads {
             let at = self::now();
             let of = |read: SourceRead| {
                 let (terms, pushed) = (Arc::clone(&made_by), pushed.clone());
-                (read.source.clone(), Answer { terms, at, pushed, read })
+                (read.source.clone(), FinishedRead { terms, at, pushed, read })
             };
             answers.reads.lock().extend(snapshot.reads.into_iter().map(of));
             answers.come.notify_one();
@@ -208,10 +208,10 @@ impl Reads {
 }
 
 /// A cycle waits for answers until this value is dropped.
-struct Attended<'a>(&'a Answers);
+struct Attended<'a>(&'a FinishedReads);
 
 impl<'a> Attended<'a> {
-    fn by(answers: &'a Answers) -> Self {
+    fn by(answers: &'a FinishedReads) -> Self {
         answers.attended.store(true, Ordering::Relaxed);
         Self(answers)
     }
@@ -223,7 +223,7 @@ impl Drop for Attended<'_> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long a cycle waits is no decision about the directory")]
+#[expect(clippy::disallowed_methods, reason = "how long a cycle waits is not a decision about the directory")]
 pub(super) fn now() -> Instant {
     Instant::now()
 }
@@ -258,10 +258,10 @@ pub(super) mod tests {
         }
     }
 
-    fn question(asked: &SourceConfig, pass: Pass, policy: Policy) -> Question<'_> {
+    fn question(asked: &SourceConfig, pass: Pass, policy: Policy) -> ReadRequest<'_> {
         let known = Known::from([("people".to_owned(), LastRead::default())]);
         let (source, changed) = (asked.clone(), Arc::default());
-        Question { asked, source, pass, known, policy, now: Timestamp::UNIX_EPOCH, changed }
+        ReadRequest { asked, source, pass, known, policy, now: Timestamp::UNIX_EPOCH, changed }
     }
 
     #[tokio::test]
@@ -273,7 +273,7 @@ pub(super) mod tests {
         reads.begin(question(&asked, Pass::Once, before.clone()));
         let answer = |policy: &Policy| {
             let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
-            let answer = Answer { terms: Arc::new(Terms::of(&asked, policy)), at: now(), pushed: None, read };
+            let answer = FinishedRead { terms: Arc::new(Terms::of(&asked, policy)), at: now(), pushed: None, read };
             reads.answers.reads.lock().insert("people".to_owned(), answer);
         };
         answer(&before);
@@ -301,7 +301,8 @@ pub(super) mod tests {
             kept
         };
         let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
-        let answer = Answer { terms: Arc::new(Terms::of(&asked, &policy())), at: now(), pushed: Some(pushed()), read };
+        let answer =
+            FinishedRead { terms: Arc::new(Terms::of(&asked, &policy())), at: now(), pushed: Some(pushed()), read };
         reads.answers.reads.lock().insert("people".to_owned(), answer);
         assert!(!reads.is_behind(&asked, &cache));
         drop(pushed());
@@ -317,7 +318,7 @@ pub(super) mod tests {
         reads.begin(question(&slow, Pass::Once, policy()));
         let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
         let at = now().checked_sub(PATIENCE).expect("the host has run for two seconds");
-        let answer = Answer { terms: Arc::new(Terms::of(&asked, &policy())), at, pushed: None, read };
+        let answer = FinishedRead { terms: Arc::new(Terms::of(&asked, &policy())), at, pushed: None, read };
         reads.answers.reads.lock().insert("people".to_owned(), answer);
         let began = now();
         let wanted = BTreeSet::from(["people".to_owned(), "realm".to_owned()]);
@@ -337,7 +338,7 @@ pub(super) mod tests {
         begin(Pass::Changes(cache.clone()));
         reads.outdate();
         begin(Pass::Changes(cache.clone()));
-        // The read before the request would have connected only once.
+        // The read from before the request connected only once, so this is another read.
         let second = connected().await;
         assert!(reads.tasks.lock()["people"].whole, "the scheduled full read is not lost");
         begin(Pass::Changes(cache));

@@ -21,7 +21,7 @@ use crate::desired::Notice;
 use crate::errors::chain;
 use crate::evolve::{Followed, follow};
 use crate::execute::Extent;
-use crate::execute::realm::{Run, carry_out, ends_all, failure, is_other_than_seen};
+use crate::execute::realm::{RealmRun, carry_out, ends_all, failure, is_other_than_seen};
 use crate::execute::record::retry_after;
 use crate::identity::AccountId;
 use crate::inventory::realm::RealmInventory;
@@ -280,7 +280,7 @@ impl RealmTarget {
             }
             let now = ledger.now();
             let (Some(realm), Some(seen)) = (&mut self.session, &mut self.seen) else { break };
-            let mut run = Run { realm, seen, rules: &self.settings.rules, ledger: ledger.state(), now };
+            let mut run = RealmRun { realm, seen, rules: &self.settings.rules, ledger: ledger.state(), now };
             let (changes, events) = match carry_out(approved, &mut run).await {
                 Ok(did) => did,
                 Err(error) if ends_all(&step.action, &error) => {

@@ -9,7 +9,7 @@ use super::admission;
 use super::adopted::{self, OF_ADOPTED};
 use super::credential;
 use super::profile;
-use super::table::{Kind, Table, absolute_path, is_none_of};
+use super::table::{Table, ValueKind, absolute_path, is_none_of};
 use super::uid_range;
 use super::volume;
 use crate::identity::{AccountKind, ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
@@ -20,7 +20,7 @@ use crate::policy::{
 };
 
 /// All keys of a class.
-const KEYS: [&str; 28] = [
+pub(super) const KEYS: [&str; 28] = [
     "from",
     "when",
     "clusters",
@@ -75,8 +75,8 @@ pub(super) const POD_SECURITY: PodSecurity = PodSecurity::Restricted;
 /// The default of `kubeconfig`, where kubectl looks.
 pub(super) const KUBECONFIG: &str = ".kube/config";
 
-const PATTERN: Kind = Kind("a regular expression", "\"^[a-z][a-z0-9-]{1,50}$\"");
-const RELATIVE: Kind = Kind("a path within the home", "\".kube/config\"");
+const PATTERN: ValueKind = ValueKind("a regular expression", "\"^[a-z][a-z0-9-]{1,50}$\"");
+const RELATIVE: ValueKind = ValueKind("a path within the home", "\".kube/config\"");
 
 /// The names that a class may refer to.
 pub(super) struct Known<'a> {
@@ -250,7 +250,7 @@ fn is_anchored(text: &str) -> bool {
 }
 
 fn default_pattern() -> Regex {
-    Regex::new(NAME_PATTERN).expect("a constant that a test compiles")
+    Regex::new(NAME_PATTERN).expect("the constant is a valid regex, which a test compiles")
 }
 
 /// Reads `roles`. If the class has no namespace, its roles apply to the whole cluster, so they have no default.

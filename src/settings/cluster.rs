@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use super::network::CIDR;
 use super::source::{ca, pem};
-use super::table::{Kind, Table};
+use super::table::{Table, ValueKind};
 use crate::identity::ClusterName;
 use crate::policy::{Cluster, Endpoint, Range};
 use crate::rules::senders::{ClientRules, Senders};
 
-const URL: Kind = Kind("an https URL", "\"https://k8s.example.org:6443\"");
-const PROXY: Kind = Kind("a proxy's URL", "\"socks5://proxy.example.org:1080\"");
+const URL: ValueKind = ValueKind("an https URL", "\"https://k8s.example.org:6443\"");
+const PROXY: ValueKind = ValueKind("a proxy's URL", "\"socks5://proxy.example.org:1080\"");
 
 /// Returns the clusters, and the daemon's kubeconfig of each.
 pub(super) fn clusters(

@@ -20,7 +20,7 @@ const LIFETIME_MIN: Duration = Duration::from_mins(10);
 const LIFETIME_MAX: Duration = Duration::from_hours(10 * 365 * 24);
 /// The default lifetime of tokens: a leaked token is worth little, and 20 minutes are left to renew it.
 pub(super) const TOKEN_LIFETIME: Duration = Duration::from_hours(1);
-/// The most hosts of a class. Each host has a Secret that is watched by its name. A host is a system outside of the
+/// The most hosts of a class. Each host has a Secret that is watched by its name. A host is a system outside the
 /// cluster, such as a compute element, and not each of its nodes.
 const HOSTS_MAX: usize = 50;
 
@@ -80,7 +80,8 @@ fn lifetime(fields: &Table<'_>, default: Duration, most: Duration, said: &str, e
 }
 
 fn hosts(fields: &Table<'_>) -> Vec<HostName> {
-    let label = Regex::new("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$").expect("a constant that a test compiles");
+    let label = Regex::new("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
+        .expect("the constant is a valid regex, which a test compiles");
     let hosts = fields.texts("hosts").unwrap_or_default();
     if hosts.is_empty() {
         fields.wrong("hosts", "missing: each host has a token of its own; for example [\"ce1\"]");
@@ -90,7 +91,7 @@ fn hosts(fields: &Table<'_>) -> Vec<HostName> {
     }
     for (index, host) in hosts.iter().enumerate() {
         if !label.is_match(host) {
-            let what = "has other than lower case letters, digits and '-', or more than 40; for example \"ce1\"";
+            let what = "may have only lower case letters, digits and '-', at most 40 of them; for example \"ce1\"";
             fields.wrong("hosts", format!("{host:?} {what}"));
         } else if hosts[..index].contains(host) {
             fields.wrong("hosts", format!("{host:?} is listed twice"));
@@ -107,7 +108,10 @@ fn directory(fields: &Table<'_>, hosts: &[HostName], known: &Known<'_>) -> Optio
             let example = "for example \"/srv/outside/{host}/{name}\"";
             fields.wrong(
                 "directory",
-                format!("missing: the home has room for one host, here are {}; {example}", hosts.len()),
+                format!(
+                    "missing: a home has room for the token of one host only, and this class has {} hosts; {example}",
+                    hosts.len()
+                ),
             );
         }
         return None;
@@ -142,14 +146,14 @@ fn oidc(fields: &Table<'_>) -> Option<OidcRule> {
     let scopes = fields.texts("scopes").unwrap_or_default();
     for (key, word) in client_id.iter().map(|id| ("client_id", id)).chain(scopes.iter().map(|it| ("scopes", it))) {
         if !bursar_protocol::is_word(word) {
-            fields.wrong(key, format!("{word:?} has other than letters, digits and any of . _ : / + -"));
+            fields.wrong(key, format!("{word:?} may have only letters, digits and any of . _ : / + -"));
         }
     }
     let user = fields.required("user", "oidc:{name}")?;
     let before = user.split("{name}").next().unwrap_or_default();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".:_@/-".contains(&byte);
     if !user.replace("{name}", "").bytes().all(plain) {
-        fields.wrong("user", format!("{user:?} has other than letters, digits and any of . : _ @ / -"));
+        fields.wrong("user", format!("{user:?} may have only letters, digits and any of . : _ @ / -"));
     } else if user.matches("{name}").count() != 1 {
         fields.wrong("user", format!("{user:?} needs {{name}} once; for example \"oidc:{{name}}\""));
     } else if ["system:", "bursar:", "tool:", "user:", "group:"].iter().any(|taken| before.starts_with(taken)) {

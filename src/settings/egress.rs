@@ -37,7 +37,7 @@ pub enum Names {
 pub struct Egress {
     /// A class, and a server that its pods reach, with the reason.
     pub reached: Vec<(String, String)>,
-    /// Servers whose addresses are not known, although a class reaches addresses outside of its cluster.
+    /// Servers whose addresses are not known, although a class reaches addresses outside its cluster.
     pub unknown: BTreeSet<String>,
 }
 
@@ -45,7 +45,7 @@ pub struct Egress {
 #[must_use]
 pub fn egress(settings: &Settings, names: Names) -> Egress {
     let policy = &settings.policy;
-    // If no class reaches addresses outside of the cluster, there is nothing to resolve.
+    // If no class reaches addresses outside the cluster, there is nothing to resolve.
     let reaches_out = |class: &&Class| policy.networks.get(&class.network).is_some_and(NetworkProfile::reaches_out);
     let classes: Vec<&Class> = with_pods(policy).filter(reaches_out).collect();
     let mut found = Egress::default();

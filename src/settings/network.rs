@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::table::{Kind, Table};
+use super::table::{Table, ValueKind};
 use crate::identity::is_dns_label;
 use crate::policy::{Namespaces, NetworkProfile, Peer, Port, Range, Selector, Who};
 
 /// The built-in profiles.
 const BUILT_IN: [&str; 2] = ["isolated", "open"];
-pub(super) const CIDR: Kind = Kind("a range of addresses", "\"192.0.2.0/24\"");
+pub(super) const CIDR: ValueKind = ValueKind("a range of addresses", "\"192.0.2.0/24\"");
 
 /// Returns all profiles by name, with the built-in ones.
 pub(super) fn networks(root: &Table<'_>) -> BTreeMap<String, NetworkProfile> {
@@ -56,7 +56,7 @@ fn peer(table: &Table<'_>, direction: &str) -> Option<Peer> {
     match &who {
         Who::Addresses { .. } => goes_with("pods", &format!("{direction}, namespaces and namespace_labels")),
         Who::Pods { .. } => goes_with("except", "cidr"),
-        Who::Dns => ["except", "pods", "ports"].iter().for_each(|key| goes_with(key, "other peers than dns")),
+        Who::Dns => ["except", "pods", "ports"].iter().for_each(|key| goes_with(key, "peers other than dns")),
     }
     Some(Peer { who, ports: ports(table) })
 }

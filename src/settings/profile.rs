@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use super::table::{Kind, Table, nearest};
+use super::table::{Table, ValueKind, nearest};
 use crate::quantity::{MEASURED, is_count, is_counted, is_quantity, is_resource, resources};
 
-pub(super) const QUANTITY: Kind = Kind("a quantity", "\"16\"");
-const COUNT: Kind = Kind("a whole number", "\"16\"");
+pub(super) const QUANTITY: ValueKind = ValueKind("a quantity", "\"16\"");
+const COUNT: ValueKind = ValueKind("a whole number", "\"16\"");
 
 /// Reads `spec.hard` of the ResourceQuota.
 pub(super) fn quota(table: &Table<'_>) -> BTreeMap<String, String> {

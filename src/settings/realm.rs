@@ -58,7 +58,10 @@ pub(super) fn realm(
         table.wrong("required_actions", format!("{odd:?} is not a required action; for example \"UPDATE_PASSWORD\""));
     }
     if rules.mail && rules.required_actions.is_empty() {
-        table.wrong("mail", "the mail asks for required_actions; for example required_actions = [\"UPDATE_PASSWORD\"]");
+        table.wrong(
+            "mail",
+            "needs required_actions, for which the mail asks; for example required_actions = [\"UPDATE_PASSWORD\"]",
+        );
     }
     let interval = table.duration("interval", keycloak::INTERVAL);
     if interval.is_zero() {
@@ -94,7 +97,7 @@ fn of_source(table: &Table<'_>, sources: &[(SourceConfig, Option<SecretPlace>)])
 
 type Own = (KeycloakConfig, Option<SecretPlace>);
 
-/// Reads a connection of the realm's own.
+/// Reads the keys of the realm's own connection.
 fn own(
     table: &Table<'_>,
     folder: &Path,

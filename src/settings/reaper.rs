@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::SecretPlace;
 use super::cluster::url_of;
 use super::source::ca;
-use super::table::{Kind, Table};
+use super::table::{Table, ValueKind};
 use crate::identity::ClusterName;
 use crate::policy::{Cluster, Evidence, NamespaceReaper, PodReaper, Reapers};
 
@@ -54,7 +54,7 @@ fn evidence(
     folder: &Path,
     clusters: &BTreeMap<ClusterName, Cluster>,
 ) -> BTreeMap<ClusterName, Evidence> {
-    const HTTP: Kind = Kind("a URL", "\"https://prometheus.example.org\"");
+    const HTTP: ValueKind = ValueKind("a URL", "\"https://prometheus.example.org\"");
     let mut evidence = BTreeMap::new();
     for (name, table) in namespaces.named("prometheus") {
         table.only(&["url", "ca", "token", "query", "control"]);

@@ -8,7 +8,7 @@ use bursar_directory::source::Secret;
 
 use super::table::Table;
 
-/// The folder of credentials outside of the systemd unit; the files have mode 0640 and owner root:bursar.
+/// The folder of credentials outside the systemd unit; the files have mode 0640 and owner root:bursar.
 const CREDENTIALS: &str = "/etc/bursar/credentials";
 /// The variable that names the folder of the credentials of `LoadCredential=` (systemd.exec(5)).
 const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";

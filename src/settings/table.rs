@@ -15,7 +15,7 @@ use crate::identity::is_dns_label;
 pub(super) struct Wrong {
     pub(super) key: String,
     pub(super) what: String,
-    /// There is no such key, so its value was not used.
+    /// Whether there is no such key, so that its value was not used.
     pub(super) unknown: bool,
 }
 
@@ -42,17 +42,17 @@ impl Errors {
 
 /// The name of a type of values, and an example.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kind(pub(super) &'static str, pub(super) &'static str);
+pub(super) struct ValueKind(pub(super) &'static str, pub(super) &'static str);
 
-pub(super) const DURATION: Kind = Kind("a duration", "\"24h\"");
-pub(super) const TEXT: Kind = Kind("text", "\"…\"");
-pub(super) const NUMBER: Kind = Kind("a number", "5");
-pub(super) const SWITCH: Kind = Kind("true or false", "true");
-pub(super) const LIST: Kind = Kind("a list of texts", "[\"a\", \"b\"]");
+pub(super) const DURATION: ValueKind = ValueKind("a duration", "\"24h\"");
+pub(super) const TEXT: ValueKind = ValueKind("text", "\"…\"");
+pub(super) const NUMBER: ValueKind = ValueKind("a number", "5");
+pub(super) const SWITCH: ValueKind = ValueKind("true or false", "true");
+pub(super) const LIST: ValueKind = ValueKind("a list of texts", "[\"a\", \"b\"]");
 
 /// Returns the kind of absolute paths, with an example for this key.
-pub(super) const fn absolute_path(example: &'static str) -> Kind {
-    Kind("an absolute path", example)
+pub(super) const fn absolute_path(example: &'static str) -> ValueKind {
+    ValueKind("an absolute path", example)
 }
 
 #[derive(Clone)]
@@ -122,7 +122,7 @@ impl<'a> Table<'a> {
     }
 
     /// Parses the value, as text, with `parse`.
-    pub(super) fn parsed<T>(&self, key: &str, kind: Kind, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+    pub(super) fn parsed<T>(&self, key: &str, kind: ValueKind, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let value = self.fields.get(key)?;
         let text = match value {
             Value::String(text) => text.clone(),
@@ -247,7 +247,7 @@ impl<'a> Table<'a> {
 }
 
 /// Returns a message such as `"sixteen" is not a quantity; for example "16"`.
-pub(super) fn is_not(value: &Value, Kind(kind, example): Kind) -> String {
+pub(super) fn is_not(value: &Value, ValueKind(kind, example): ValueKind) -> String {
     format!("{value} is not {kind}; for example {example}")
 }
 
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_can_be_one_variable() {
+    fn an_environment_variable_can_have_a_list() {
         assert_eq!(from_toml_list(r#"["/a", "/b"]"#), Some(vec!["/a".to_owned(), "/b".to_owned()]));
         assert_eq!(from_toml_list("[1]"), None);
     }

@@ -139,11 +139,11 @@ fn errors_name_key_value_and_example() {
     );
     told(
         r#"volumes = [{ name = "home", kind = "dynamic", size = "1Gi", nfs = { server = "nfs", path = "/x" } }]"#,
-        "class.tool.volumes.home.nfs: only volumes of kind static, shared or personal have it",
+        "class.tool.volumes.home.nfs: only volumes of kind static, shared or personal have this key",
     );
     told(
         r#"volumes = [{ name = "own", kind = "personal", size = "1Gi", directory = "/home/{name}" }]"#,
-        "class.tool.volumes.own.directory: a personal volume from a storage class does not have it",
+        "class.tool.volumes.own.directory: a personal volume from a storage class does not have this key",
     );
     told(
         r#"volumes = [{ name = "scratch", kind = "dynamic" }]"#,
@@ -308,7 +308,7 @@ fn errors_in_a_credential_name_what_its_kind_needs() {
         &[
             r#"directory: "/srv/{name}" is beneath none of homes.prefixes: /data/project, /home"#,
             r#"directory: "/srv/{name}" needs {host} once; for example "/srv/outside/{host}/{name}""#,
-            r#"hosts: "Ce1" has other than lower case letters, digits and '-', or more than 40; for example "ce1""#,
+            r#"hosts: "Ce1" may have only lower case letters, digits and '-', at most 40 of them; for example "ce1""#,
             r#"hosts: "b" is listed twice"#,
             r#"lifetime: must be between 10m and 30d; for example "1h""#,
         ],
@@ -316,14 +316,14 @@ fn errors_in_a_credential_name_what_its_kind_needs() {
     told(
         &outside("hosts = [\"ce1\", \"ce2\"]"),
         &[
-            r#"directory: missing: the home has room for one host, here are 2; for example "/srv/outside/{host}/{name}""#,
+            r#"directory: missing: a home has room for the token of one host only, and this class has 2 hosts; for example "/srv/outside/{host}/{name}""#,
         ],
     );
     let login = "issuer = \"http://sso\", client_id = \"a b\", user = \"system:{name}\", grant = \"password\"";
     told(
         &format!("kind = \"oidc\", {login}"),
         &[
-            r#"client_id: "a b" has other than letters, digits and any of . _ : / + -"#,
+            r#"client_id: "a b" may have only letters, digits and any of . _ : / + -"#,
             r#"grant: "password" is none of: auto, device-code"#,
             r#"issuer: "http://sso" is not an https URL; for example "https://sso.example.org/realms/site""#,
             r#"kind: kind = "oidc" needs from = "users", because a tool cannot log in"#,
@@ -429,7 +429,7 @@ fn a_host_of_an_adopted_namespace_must_not_be_a_tenants() {
 }
 
 #[test]
-fn exempt_group_cannot_end_the_text_it_is_written_in() {
+fn an_exempt_group_cannot_end_the_text_that_contains_it() {
     for odd in [r"a'] || true || group in ['", r"a\\\\", r"a\nb", ""] {
         let errors = errors(&format!("[webhook]\nexempt = [\"system:masters\", \"{odd}\"]\n"));
         assert!(errors.len() == 1 && errors[0].starts_with("bursar.toml: webhook.exempt: "), "{odd}: {errors:?}");
@@ -468,7 +468,7 @@ fn all_errors_are_reported_at_once() {
 }
 
 #[test]
-fn a_class_without_namespace_is_never_one_by_mistake() {
+fn a_class_without_namespace_must_set_roles_and_must_not_set_a_quota() {
     let errors = errors("[class.tool]\nfrom = \"tools\"\nclusters = [\"prod\"]\nquota = { pods = \"1\" }\n");
     assert!(errors.iter().any(|error| error.contains("class.tool.namespace: missing")), "{errors:?}");
     assert!(errors.iter().any(|error| error.contains("class.tool.roles: missing")), "{errors:?}");
@@ -670,7 +670,7 @@ fn a_certificate_takes_the_place_of_a_password() {
     assert_eq!(identity.map(|key| key.reveal().to_owned()).as_deref(), Some("the key"));
     let wrong = |lines: &str| source(lines).expect_err(lines).to_string();
     assert!(wrong("").contains("client_key: client_certificate needs its key"));
-    assert!(wrong(&format!("{place}\nbind_dn = \"cn=a\"")).contains("bind_dn: the certificate says who we are"));
+    assert!(wrong(&format!("{place}\nbind_dn = \"cn=a\"")).contains("bind_dn: the certificate says who Bursar is"));
     assert!(
         wrong(&format!("{place}\npassword = {{ file = \"/x\" }}"))
             .contains("cannot be combined with client_certificate")
@@ -736,6 +736,18 @@ fn the_shipped_file_has_the_defaults_of_the_code() {
         load_in(folder.path(), &uncommented(|line| line.ends_with("# default")), &[]).expect("the settings are valid");
     assert_eq!(explicit, implicit);
     assert_eq!(explicit.policy.classes.keys().collect::<Vec<_>>(), ["admin", "course", "profile", "tool"]);
+}
+
+#[test]
+fn the_shipped_file_describes_every_key_of_a_class() {
+    let text = shipped("bursar.toml");
+    for key in class::KEYS {
+        let (value, table) = (format!("{key} = "), format!(".{key}]"));
+        let mut lines = text.lines().map(|line| line.trim_start_matches(['#', ' ']));
+        let is_described =
+            |line: &str| line.starts_with(&value) || (line.starts_with("[class.") && line.contains(&table));
+        assert!(lines.any(is_described), "config/bursar.toml lacks {key}");
+    }
 }
 
 #[test]
@@ -960,7 +972,7 @@ fn a_target_realm_uses_a_source_or_has_a_connection_of_its_own() {
     let of_source = |line: &str, expected: &str| told(&sso, &format!("source = \"sso\"\n{line}\n"), expected);
     of_source("clients = 1", "clients: there is no such key; did you mean client?");
     let example = r#"for example required_actions = ["UPDATE_PASSWORD"]"#;
-    of_source("mail = true", &format!("mail: the mail asks for required_actions; {example}"));
+    of_source("mail = true", &format!("mail: needs required_actions, for which the mail asks; {example}"));
     let odd = r#"required_actions: "A B" is not a required action; for example "UPDATE_PASSWORD""#;
     of_source(r#"required_actions = ["A B"]"#, odd);
     of_source(r#"interval = "0s""#, r#"interval: 0 leaves no time; for example "24h""#);
@@ -1050,7 +1062,8 @@ fn egress_rules_of_a_class_are_checked_together() {
 #[test]
 fn strict_egress_refuses_what_check_warns_about() {
     let strict = "[security]\nstrict_egress = true\n";
-    let errors = load(&with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict)).expect_err("it must be refused").0;
+    let errors =
+        load(&with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict)).expect_err("the configuration must be refused").0;
     assert!(
         matches!(&*errors, [one] if one.starts_with("bursar.toml: class.tool.network: reaches nfs.server 198.51.100.7")),
         "{errors:?}"
@@ -1071,7 +1084,7 @@ fn errors_in_a_peer_have_an_example() {
         r#"{ cidr = "198.51.100.0/24", pods = "app=web" }"#,
         "is allowed only with to, namespaces and namespace_labels",
     );
-    told(r#"{ to = "dns", ports = [53] }"#, "is allowed only with other peers than dns");
+    told(r#"{ to = "dns", ports = [53] }"#, "is allowed only with peers other than dns");
     told(r#"{ namespaces = "web", except = ["198.51.100.7/32"] }"#, "is allowed only with cidr");
     told(r#"{ namespace_labels = "team!=web" }"#, "asks for no label");
     told(r#"{ to = "own-namespace", ports = ["53/sctp"] }"#, "is not a list of ports");

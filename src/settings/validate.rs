@@ -9,11 +9,11 @@ use croner::parser::{CronParser, Seconds};
 
 use super::SecretPlace;
 use super::class::{Known, absolute};
-use super::table::{Kind, Table, absolute_path};
+use super::table::{Table, ValueKind, absolute_path};
 use super::{
     Homes, Schedule, Settings, admission, class, cluster, host, manifests, network, realm, reaper, source, uid_range,
 };
-use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
+use crate::policy::{Class, LifecycleDelays, Limit, Limits, Policy};
 
 const SECTIONS: [&str; 17] = [
     "site",
@@ -34,10 +34,10 @@ const SECTIONS: [&str; 17] = [
     "homes",
     "metrics",
 ];
-const CRON: Kind = Kind("a five-field cron expression", "\"30 3 * * *\"");
-const CONTACT: Kind = Kind("an address, one line of text", "\"help@example.org\"");
-const ADDRESS: Kind = Kind("an address with a port", "\"127.0.0.1:9746\"");
-const AGE: Kind = Kind(
+const CRON: ValueKind = ValueKind("a five-field cron expression", "\"30 3 * * *\"");
+const CONTACT: ValueKind = ValueKind("an address, one line of text", "\"help@example.org\"");
+const ADDRESS: ValueKind = ValueKind("an address with a port", "\"127.0.0.1:9746\"");
+const AGE: ValueKind = ValueKind(
     "a recipient of age",
     "\"age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\", as age-keygen prints it",
 );
@@ -241,9 +241,9 @@ fn limit(table: &Table<'_>, key: &str, default: Limit) -> Limit {
     Limit { count: fields.number("count").unwrap_or(default.count), percent }
 }
 
-fn lifecycle(table: &Table<'_>) -> Lifecycle {
+fn lifecycle(table: &Table<'_>) -> LifecycleDelays {
     table.only(&["absent_for", "retention", "delete_after", "revoke_on_member_removed"]);
-    Lifecycle {
+    LifecycleDelays {
         absent_for: table.duration("absent_for", Duration::from_hours(DAY)),
         retention: table.duration("retention", Duration::from_hours(40 * DAY)),
         delete_after: table.duration("delete_after", Duration::ZERO),

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use super::class::absolute;
 use super::profile::QUANTITY;
-use super::table::{Kind, Table};
+use super::table::{Table, ValueKind};
 use crate::identity::{AccountKind, is_dns_label};
 use crate::policy::{NfsVolume, Provisioned, Volume, VolumeKind};
 use crate::quantity::is_quantity;
 
-const ABSOLUTE: Kind = Kind("an absolute path", "\"/srv/project/{name}\"");
+const ABSOLUTE: ValueKind = ValueKind("an absolute path", "\"/srv/project/{name}\"");
 /// The access modes of Kubernetes.
 const ACCESS: [&str; 4] = ["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"];
 const OF_NFS: [&str; 3] = ["nfs", "options", "directory"];
@@ -42,10 +42,10 @@ pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf], kind: Option<Acco
         for key in if provisioned { OF_NFS } else { OF_A_CLASS } {
             if volume.has(key) {
                 let fits = match (word, provisioned) {
-                    (Word::Personal, true) => "a personal volume from a storage class does not have it",
-                    (Word::Personal, false) => "a personal volume on nfs does not have it",
-                    (_, true) => "only volumes of kind static, shared or personal have it",
-                    (_, false) => "only volumes of kind dynamic or personal have it",
+                    (Word::Personal, true) => "a personal volume from a storage class does not have this key",
+                    (Word::Personal, false) => "a personal volume on nfs does not have this key",
+                    (_, true) => "only volumes of kind static, shared or personal have this key",
+                    (_, false) => "only volumes of kind dynamic or personal have this key",
                 };
                 volume.wrong(key, fits);
             }

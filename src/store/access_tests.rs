@@ -61,8 +61,8 @@ fn members(stood: &Account, name: &str) -> BTreeSet<(String, String)> {
 }
 
 async fn check(kind: AccountKind, steps: Vec<Step>) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
     let mut own = Account { kind, name: "n0".to_owned(), ..account(0, &[], false, Lifecycle::Active, 0) };
     let tenant = Tenant { class: "c".to_owned(), namespace: None, created_at: at(0) };
     let known = |account: &Account| Change::Account(Box::new(account.clone()));
@@ -72,22 +72,22 @@ async fn check(kind: AccountKind, steps: Vec<Step>) {
         known(&own),
         Change::Tenant(AccountId("a0".into()), ClusterName("prod".into()), tenant),
     ];
-    store.write(&lock, &begin, &[event("created")], at(0)).await.expect("written");
+    store.write(&lock, &begin, &[event("created")], at(0)).await.expect("the ledger is writable");
     let (mut second, mut stood) = (0, BTreeMap::new());
     for step in steps {
         done(&step, &mut own, second);
-        store.write(&lock, &[known(&own)], &[], at(second)).await.expect("written");
+        store.write(&lock, &[known(&own)], &[], at(second)).await.expect("the ledger is writable");
         stood.insert(second, own.clone());
         second += i64::from(matches!(step, Step::Later));
     }
-    store.close().await.expect("closed");
-    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
+    store.close().await.expect("the ledger closes");
+    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("the ledger opens");
     for (second, then) in stood {
         for name in ["n0", "n1", "n2"] {
             let binds = [format!("{}:{name}", own.kind), format!("{:.0}", at(second))];
             let query = "SELECT member, role FROM access_on WHERE account = ?1 AND at_start <= ?2 AND at_end > ?2";
-            let rows = reader.rows(query, &binds).await.expect("rows");
-            let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+            let rows = reader.rows(query, &binds).await.expect("the query is valid");
+            let text = |value: &serde_json::Value| value.as_str().expect("the value is a text").to_owned();
             let found: BTreeSet<_> = rows.iter().map(|row| (text(&row["member"]), text(&row["role"]))).collect();
             // The present name of an account finds its whole history. A former name finds only the time during which
             // the account had that name.
@@ -106,7 +106,7 @@ proptest! {
         kind in prop::sample::select(vec![AccountKind::Tool, AccountKind::User]),
         steps in prop::collection::vec(step(), 1..24),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
         runtime.block_on(check(kind, steps));
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn change() -> impl Strategy<Value = Change> {
                 named: account.clone(),
                 why: account.is_none().then(|| "it has no annotation".to_owned()),
                 account,
-                since: Timestamp::from_second(1_790_000_000 + second).expect("a time"),
+                since: Timestamp::from_second(1_790_000_000 + second).expect("the time is valid"),
             });
             Change::Adopted(ClusterName("prod".into()), name, row)
         }),

@@ -182,48 +182,51 @@ mod tests {
 
     #[tokio::test]
     async fn the_newest_backups_are_kept_and_other_files_stay() {
-        let folder = tempfile::TempDir::new().expect("a folder");
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         let state_dir = folder.path();
-        let (store, _lock) = Store::open(state_dir).await.expect("a ledger");
-        let night = |number: i64| Timestamp::from_second(1_790_000_000 + number * 86_400).expect("a time");
+        let (store, _lock) = Store::open(state_dir).await.expect("the ledger opens");
+        let night = |number: i64| Timestamp::from_second(1_790_000_000 + number * 86_400).expect("the time is valid");
         assert_eq!(newest(state_dir, night(0)), None);
-        let mut ledger = ReadStore::open(&state_dir.join(FILE)).await.expect("a ledger");
+        let mut ledger = ReadStore::open(&state_dir.join(FILE)).await.expect("the ledger opens");
         for number in 0..16 {
-            nightly(&mut ledger, state_dir, night(number)).await.expect("a backup");
-            fs::write(state_dir.join("backups/mine.db"), b"mine").expect("written");
+            nightly(&mut ledger, state_dir, night(number)).await.expect("the backup is written");
+            fs::write(state_dir.join("backups/mine.db"), b"mine").expect("the folder is writable");
         }
         assert_eq!(newest(state_dir, night(15)), Some(night(15)));
         assert_eq!(newest(state_dir, night(14)), Some(night(14)), "the clock was ahead");
-        let names = names(&state_dir.join(FOLDER)).expect("a folder");
+        let names = names(&state_dir.join(FOLDER)).expect("the folder exists");
         assert_eq!(names.len(), KEPT);
         assert!(state_dir.join("backups/mine.db").exists() && !state_dir.join("backups/half.db").exists());
         let (packed, plain) = (state_dir.join(FOLDER).join(&names[0]), state_dir.join("plain.db"));
-        let mut unpacked = File::create(&plain).expect("a file");
-        unpack(&mut File::open(&packed).expect("a backup"), &mut unpacked).expect("the backup decompresses");
-        assert!(fs::metadata(&packed).expect("a file").len() * 4 < fs::metadata(&plain).expect("a file").len());
-        let mut copy = ReadStore::open(&plain).await.expect("a backup");
-        assert_eq!(copy.state().await.expect("a state"), *store.state());
-        let mode = fs::metadata(state_dir.join(FOLDER).join(&names[0])).expect("a file").permissions().mode();
+        let mut unpacked = File::create(&plain).expect("the folder is writable");
+        unpack(&mut File::open(&packed).expect("the backup exists"), &mut unpacked).expect("the backup decompresses");
+        assert!(
+            fs::metadata(&packed).expect("the file exists").len() * 4
+                < fs::metadata(&plain).expect("the file exists").len()
+        );
+        let mut copy = ReadStore::open(&plain).await.expect("the backup opens");
+        assert_eq!(copy.state().await.expect("the ledger is readable"), *store.state());
+        let mode = fs::metadata(state_dir.join(FOLDER).join(&names[0])).expect("the file exists").permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
     }
 
     #[test]
     fn plain_and_compressed_backups_are_read_and_broken_ones_are_refused() {
-        let folder = tempfile::TempDir::new().expect("a folder");
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         let path = |name: &str| folder.path().join(name);
         let plain: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
-        fs::write(path("plain"), &plain).expect("written");
-        compress(&path("plain"), &path("packed")).expect("compressed");
+        fs::write(path("plain"), &plain).expect("the folder is writable");
+        compress(&path("plain"), &path("packed")).expect("the file compresses");
         let unpacked = |name: &str| {
             let mut to = Vec::new();
-            unpack(&mut File::open(path(name)).expect("a file"), &mut to).map(|_| to)
+            unpack(&mut File::open(path(name)).expect("the file exists"), &mut to).map(|_| to)
         };
         assert!(unpacked("plain").expect("read") == plain && unpacked("packed").expect("read") == plain);
-        let mut broken = fs::read(path("packed")).expect("a file");
+        let mut broken = fs::read(path("packed")).expect("the file exists");
         let middle = broken.len() / 2;
         broken[middle] ^= 1;
-        fs::write(path("broken"), &broken).expect("written");
-        fs::write(path("short"), &broken[..middle]).expect("written");
+        fs::write(path("broken"), &broken).expect("the folder is writable");
+        fs::write(path("short"), &broken[..middle]).expect("the folder is writable");
         assert!(unpacked("broken").is_err() && unpacked("short").is_err());
     }
 }

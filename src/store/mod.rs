@@ -96,8 +96,8 @@ pub struct Store {
     last_cycle: i64,
     /// The day on which the rows of expired certificates were last reduced.
     reduced_on: Option<Date>,
-    /// The shorter report of the newest cycle, which replaces its report when the next cycle ends; `None` if the report
-    /// stays as it is.
+    /// A shorter form of the report of the newest cycle. It replaces that report when the next cycle ends. `None` if
+    /// the report needs no shorter form.
     last_report: Option<String>,
 }
 

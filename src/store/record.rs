@@ -440,7 +440,7 @@ pub struct StoppedRow {
     pub stopped: StoppedWorkload,
 }
 
-/// The digest of the tenant's own part of the desired state when the tenant was last in order
+/// The digest of the tenant's own part of the desired state when the tenant last needed no change
 /// ([`LedgerState::settled`](crate::ledger::LedgerState::settled)).
 #[derive(Serialize, Deserialize)]
 pub struct Own {

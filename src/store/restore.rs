@@ -79,7 +79,7 @@ pub struct Restored {
 pub struct Restoring<'a> {
     /// The actor that the history records.
     pub actor: &'a str,
-    /// Restores the backup even if the current ledger has newer events.
+    /// Whether the backup is restored even if the current ledger has newer events.
     pub older: bool,
     /// A new id for the ledger, so that a copy never owns a cluster by accident.
     pub ledger_id: &'a str,

@@ -33,7 +33,7 @@ fn key(id: &AccountId) -> CredentialKey {
 }
 
 pub(super) fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_790_000_000 + second).expect("a time")
+    Timestamp::from_second(1_790_000_000 + second).expect("the time is valid")
 }
 
 pub(super) fn account(number: u8, members: &[u8], leaving: bool, state: Lifecycle, second: i64) -> Account {
@@ -57,9 +57,9 @@ fn filled(account: Account, second: i64) -> Account {
     Account {
         name: format!("{}-renamed", account.name),
         posix: Some(PosixIdentity {
-            uid: 52503.try_into().expect("a uid"),
-            gid: 52503.try_into().expect("a gid"),
-            groups: BTreeSet::from([500.try_into().expect("a gid")]),
+            uid: 52503.try_into().expect("the number is a uid"),
+            gid: 52503.try_into().expect("the number is a gid"),
+            groups: BTreeSet::from([500.try_into().expect("the number is a gid")]),
         }),
         mail: Some("a@example.org".to_owned()),
         display_name: Some("Ä \"quoted\" name".to_owned()),
@@ -171,10 +171,10 @@ fn change() -> impl Strategy<Value = Change> {
         )),
         (0_u64..5).prop_map(|n| Change::Approval(format!("h{}", n % 2), (n > 1).then(|| at(5)))),
         (0_u8..4, 0_i64..3).prop_map(|(n, uid)| Change::Uid(
-            (3000 + uid).try_into().expect("a uid"),
+            (3000 + uid).try_into().expect("the number is a uid"),
             AccountId(format!("a{n}").into())
         )),
-        (0_i64..3).prop_map(|uid| Change::UsedUid((70_000 + uid).try_into().expect("a uid"), at(uid))),
+        (0_i64..3).prop_map(|uid| Change::UsedUid((70_000 + uid).try_into().expect("the number is a uid"), at(uid))),
         (0_u8..4, any::<bool>()).prop_map(|(n, admin)| Change::Tenant(
             AccountId(format!("a{n}").into()),
             ClusterName("prod".into()),
@@ -299,9 +299,9 @@ fn cycle_end(ended: Timestamp) -> CycleEnd {
 
 #[tokio::test]
 async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
-    store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("written");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("the ledger is writable");
     let key = CredentialKey::new(AccountId("a1".into()), ClusterName("prod".into()));
     let day = 24 * 3600;
     for (number, ends) in [(1, day), (2, 30 * day), (3, 60 * day)] {
@@ -315,15 +315,15 @@ async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
             bound_to: None,
         };
         let change = Change::Certificate(key.clone(), Some(certificate));
-        store.write(&lock, &[change], &[event("issued")], at(0)).await.expect("written");
+        store.write(&lock, &[change], &[event("issued")], at(0)).await.expect("the ledger is writable");
     }
     for second in [2 * day, 2 * day + 60] {
         let shorter = Some(json!({"left_out": {"failing": 9}}));
-        store.finish(&lock, CycleEnd { shorter, ..cycle_end(at(second)) }).await.expect("finished");
+        store.finish(&lock, CycleEnd { shorter, ..cycle_end(at(second)) }).await.expect("the ledger is writable");
     }
-    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
+    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("the ledger opens");
     let mut told = async |query: &'static str| {
-        let rows = reader.rows(query, &[]).await.expect("rows");
+        let rows = reader.rows(query, &[]).await.expect("the query is valid");
         rows.iter().map(|row| row.values().map(ToString::to_string).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
     };
     let reports = told("SELECT report ->> '$.left_out.failing' AS it FROM cycle ORDER BY id").await;
@@ -331,7 +331,7 @@ async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
     let kept = "SELECT subject, cluster FROM certificate ORDER BY fingerprint";
     assert_eq!(told(kept).await, ["\"\" \"\"", "\"prod\" \"tool:tool1\"", "\"prod\" \"tool:tool1\""]);
     let two_years = 2 * 366 * day;
-    store.finish(&lock, cycle_end(at(two_years))).await.expect("finished");
+    store.finish(&lock, cycle_end(at(two_years))).await.expect("the ledger is writable");
     assert_eq!(told("SELECT account_id FROM certificate").await, ["\"a1\"", "\"a1\""]);
     let (file, memory) = reopened(store, folder.path()).await;
     assert_eq!(file, memory);
@@ -347,47 +347,47 @@ proptest! {
 
     #[test]
     fn file_and_memory_stay_equal(batches in prop::collection::vec(prop::collection::vec(change(), 1..12), 1..6)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
         runtime.block_on(async {
-            let folder = tempfile::tempdir().expect("a folder");
-            let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
-            store.write(&lock, &everybody(), &[event("begin")], at(0)).await.expect("written");
+            let folder = tempfile::tempdir().expect("the temporary folder is writable");
+            let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+            store.write(&lock, &everybody(), &[event("begin")], at(0)).await.expect("the ledger is writable");
             for (n, batch) in batches.iter().enumerate() {
-                let n = i64::try_from(n).expect("few");
-                store.write(&lock, batch, &[event("a"), event("b")], at(10 + n)).await.expect("written");
+                let n = i64::try_from(n).expect("the number is small");
+                store.write(&lock, batch, &[event("a"), event("b")], at(10 + n)).await.expect("the ledger is writable");
             }
-            store.finish(&lock, cycle_end(at(20))).await.expect("finished");
+            store.finish(&lock, cycle_end(at(20))).await.expect("the ledger is writable");
             let memory = store.state().clone();
-            store.close().await.expect("closed");
-            let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
-            let file = reader.state().await.expect("loaded");
+            store.close().await.expect("the ledger closes");
+            let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("the ledger opens");
+            let file = reader.state().await.expect("the ledger is readable");
             assert_eq!(file, memory);
             let (events, _) = reader.verify().await.expect("the chain holds");
-            assert_eq!(events, 1 + 2 * i64::try_from(batches.len()).expect("few"));
+            assert_eq!(events, 1 + 2 * i64::try_from(batches.len()).expect("the number is small"));
         });
     }
 }
 
 #[tokio::test]
 async fn a_second_writer_is_refused() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (_store, _lock) = Store::open(folder.path()).await.expect("a new ledger");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (_store, _lock) = Store::open(folder.path()).await.expect("a new ledger opens");
     assert!(matches!(Store::open(folder.path()).await, Err(StoreError::Busy)));
 }
 
 #[tokio::test]
 async fn a_file_that_is_not_a_ledger_is_refused_and_the_error_names_the_remedy() {
-    let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join(FILE), vec![b'x'; 8192]).expect("a file");
-    let error = Store::open(folder.path()).await.expect_err("not a ledger");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    std::fs::write(folder.path().join(FILE), vec![b'x'; 8192]).expect("the folder is writable");
+    let error = Store::open(folder.path()).await.expect_err("the file is not a ledger");
     assert!(error.to_string().contains("bursar ledger restore"), "{error}");
 }
 
 #[tokio::test]
 async fn triggers_reject_changes_to_the_history() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
-    store.write(&lock, &[], &[event("created"), event("suspended")], at(0)).await.expect("written");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    store.write(&lock, &[], &[event("created"), event("suspended")], at(0)).await.expect("the ledger is writable");
     for statement in [
         "UPDATE event SET reason = 'x'",
         "DELETE FROM event",
@@ -395,17 +395,18 @@ async fn triggers_reject_changes_to_the_history() {
         "INSERT INTO event SELECT 9, at, actor, account, account_id, action, reason, ticket, plan, detail, hash, hash FROM event WHERE id = 2",
         "INSERT INTO event SELECT 3, at, actor, account, account_id, action, reason, ticket, plan, detail, 'x', hash FROM event WHERE id = 2",
     ] {
-        let error = sqlx::query(statement).execute(&mut store.connection).await.expect_err("append-only");
+        let error =
+            sqlx::query(statement).execute(&mut store.connection).await.expect_err("the history is append-only");
         assert!(error.to_string().contains("append-only"), "{error}");
     }
 }
 
 #[tokio::test]
 async fn a_history_that_was_changed_in_the_file_fails_verification() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
     let events = [event("created"), event("suspended"), event("resumed")];
-    store.write(&lock, &[], &events, at(0)).await.expect("written");
+    store.write(&lock, &[], &events, at(0)).await.expect("the ledger is writable");
     for (forgery, found) in [
         ("UPDATE event SET actor = 'mallory' WHERE id = 2", "event 2 was changed"),
         ("DELETE FROM event WHERE id = 1", "event 2 stands where event 1 should"),
@@ -414,25 +415,28 @@ async fn a_history_that_was_changed_in_the_file_fails_verification() {
             let drop = sqlx::AssertSqlSafe(format!("DROP TRIGGER IF EXISTS {trigger}"));
             sqlx::query(drop).execute(&mut store.connection).await.expect("the owner of the file can drop triggers");
         }
-        sqlx::query(forgery).execute(&mut store.connection).await.expect("forged");
-        let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
-        let error = reader.verify().await.expect_err("broken");
+        sqlx::query(forgery).execute(&mut store.connection).await.expect("the history can be forged");
+        let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("the ledger opens");
+        let error = reader.verify().await.expect_err("the chain is broken");
         assert!(error.to_string().contains(found), "{error}");
     }
 }
 
 #[tokio::test]
 async fn after_a_write_fails_on_a_full_disk_memory_equals_the_file_and_the_store_recovers() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
-    store.write(&lock, &everybody(), &[], at(0)).await.expect("written");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    store.write(&lock, &everybody(), &[], at(0)).await.expect("the ledger is writable");
     let before = store.state().clone();
-    let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut store.connection).await.expect("pages");
+    let pages: i64 = sqlx::query_scalar("PRAGMA page_count")
+        .fetch_one(&mut store.connection)
+        .await
+        .expect("the pages can be counted");
     let limit = |pages: i64| sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"));
-    sqlx::query(limit(pages)).execute(&mut store.connection).await.expect("a disk of this size");
+    sqlx::query(limit(pages)).execute(&mut store.connection).await.expect("the size of the file can be limited");
     let many: Vec<_> =
         (10..250).map(|n| Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)))).collect();
-    let error = store.write(&lock, &many, &[event("seen")], at(1)).await.expect_err("full");
+    let error = store.write(&lock, &many, &[event("seen")], at(1)).await.expect_err("the disk is full");
     assert!(chain(&error).contains("disk is full"), "{}", chain(&error));
     assert!(error.is_of_the_disk() && store.is_stuck());
     assert_eq!(*store.state(), before);
@@ -440,34 +444,37 @@ async fn after_a_write_fails_on_a_full_disk_memory_equals_the_file_and_the_store
     assert!(matches!(refused, Err(StoreError::Stuck)), "the file may know more than memory: {refused:?}");
     store.recover(&lock).await.expect("the new connection has no such limit");
     assert_eq!((store.is_stuck(), store.state()), (false, &before));
-    store.write(&lock, &many, &[event("seen")], at(2)).await.expect("written");
+    store.write(&lock, &many, &[event("seen")], at(2)).await.expect("the ledger is writable");
     assert_eq!(
-        ReadStore::open(&folder.path().join(FILE)).await.expect("readable").state().await.ok().as_ref(),
+        ReadStore::open(&folder.path().join(FILE)).await.expect("the ledger opens").state().await.ok().as_ref(),
         Some(store.state())
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_during_writes_shows_one_moment() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
-    store.write(&lock, &everybody(), &[event("begin")], at(0)).await.expect("written");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    store.write(&lock, &everybody(), &[event("begin")], at(0)).await.expect("the ledger is writable");
     let (path, done) = (folder.path().to_owned(), tokio_util::sync::CancellationToken::new());
     let ended = done.clone();
     let copies = tokio::spawn(async move {
-        let mut reader = ReadStore::open(&path.join(FILE)).await.expect("readable");
+        let mut reader = ReadStore::open(&path.join(FILE)).await.expect("the ledger opens");
         let mut lengths = Vec::new();
         while !ended.is_cancelled() {
-            let second = i64::try_from(lengths.len()).expect("few");
-            let copy = backup::nightly(&mut reader, &path, at(second)).await.expect("a backup");
+            let second = i64::try_from(lengths.len()).expect("the number is small");
+            let copy = backup::nightly(&mut reader, &path, at(second)).await.expect("the backup is written");
             let plain = path.join("plain.db");
-            let (mut from, mut to) = (File::open(&copy.path).expect("a backup"), File::create(&plain).expect("a file"));
+            let (mut from, mut to) = (
+                File::open(&copy.path).expect("the backup exists"),
+                File::create(&plain).expect("the folder is writable"),
+            );
             backup::unpack(&mut from, &mut to).expect("the backup decompresses");
-            let mut copied = ReadStore::open(&plain).await.expect("readable");
-            let accounts = copied.state().await.expect("loaded").accounts.len();
+            let mut copied = ReadStore::open(&plain).await.expect("the ledger opens");
+            let accounts = copied.state().await.expect("the ledger is readable").accounts.len();
             // Each write adds one account and one event.
             let before = everybody().len();
-            assert_eq!(i64::try_from(accounts - before).expect("few"), copy.events - 1);
+            assert_eq!(i64::try_from(accounts - before).expect("the number is small"), copy.events - 1);
             lengths.push(copy.events);
         }
         lengths
@@ -483,31 +490,33 @@ async fn a_backup_during_writes_shows_one_moment() {
 
 #[tokio::test]
 async fn a_cycle_without_changes_writes_one_row() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
-    store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("written");
-    store.finish(&lock, cycle_end(at(1))).await.expect("finished");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("the ledger is writable");
+    store.finish(&lock, cycle_end(at(1))).await.expect("the ledger is writable");
     let changes = |store: Store| async move {
         let mut store = store;
-        let total: i64 =
-            sqlx::query_scalar("SELECT total_changes()").fetch_one(&mut store.connection).await.expect("a number");
+        let total: i64 = sqlx::query_scalar("SELECT total_changes()")
+            .fetch_one(&mut store.connection)
+            .await
+            .expect("the query is valid");
         (store, total)
     };
     let (mut store, before) = changes(store).await;
     store.write(&lock, &[Change::Sources(BTreeMap::new())], &[], at(2)).await.expect("nothing to write");
-    store.finish(&lock, cycle_end(at(3))).await.expect("finished");
+    store.finish(&lock, cycle_end(at(3))).await.expect("the ledger is writable");
     let (_store, after) = changes(store).await;
     assert_eq!(after - before, 1);
 }
 
 #[tokio::test]
 async fn spending_older_than_the_window_is_deleted() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
     let week = 7 * 24 * 3600;
     let spent = |second| Change::Spent(Spending::Suspend, "tool".to_owned(), 1, at(second));
-    store.write(&lock, &[spent(0), spent(100)], &[], at(100)).await.expect("written");
-    store.finish(&lock, cycle_end(at(week + 50))).await.expect("finished");
+    store.write(&lock, &[spent(0), spent(100)], &[], at(100)).await.expect("the ledger is writable");
+    store.finish(&lock, cycle_end(at(week + 50))).await.expect("the ledger is writable");
     assert_eq!(store.state().spent.len(), 1);
     let (file, memory) = reopened(store, folder.path()).await;
     assert_eq!(file, memory);
@@ -515,40 +524,41 @@ async fn spending_older_than_the_window_is_deleted() {
 
 #[tokio::test]
 async fn while_a_process_reads_a_closed_ledger_opening_fails() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
     let path = folder.path().join(FILE);
-    let (store, lock) = Store::open(folder.path()).await.expect("a new ledger");
-    store.close().await.expect("closed");
+    let (store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    store.close().await.expect("the ledger closes");
     drop(lock);
-    let mut reader = SqliteConnectOptions::new().filename(&path).read_only(true).connect().await.expect("a reader");
+    let mut reader =
+        SqliteConnectOptions::new().filename(&path).read_only(true).connect().await.expect("the ledger opens");
     let mut read = reader.begin().await.expect("a long read");
-    sqlx::query("SELECT * FROM account").fetch_all(&mut *read).await.expect("rows");
+    sqlx::query("SELECT * FROM account").fetch_all(&mut *read).await.expect("the query is valid");
     let error = Store::open(folder.path()).await.expect_err("a read is open");
     assert!(matches!(&error, StoreError::Read(file) if *file == path), "{error}");
-    read.commit().await.expect("done");
+    read.commit().await.expect("the read ends");
     Store::open(folder.path()).await.expect("the reader is done");
 }
 
 #[tokio::test]
 async fn a_reader_does_not_block_closing_the_ledger() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (store, lock) = Store::open(folder.path()).await.expect("a new ledger");
-    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("the ledger opens");
     reader.state().await.expect("the reader is open and idle");
     store.close().await.expect("closed although a reader is open");
     drop(lock);
     reader.state().await.expect("the reader can still read");
     drop(reader);
-    let (store, _lock) = Store::open(folder.path()).await.expect("opened");
-    store.close().await.expect("closed");
+    let (store, _lock) = Store::open(folder.path()).await.expect("the ledger can be opened");
+    store.close().await.expect("the ledger closes");
     assert!(!folder.path().join("ledger.db-wal").exists());
 }
 
 #[tokio::test]
 async fn the_group_can_read_the_files_but_not_the_lock() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
     let state_dir = folder.path().join("state");
-    let (_store, _lock) = Store::open(&state_dir).await.expect("a new ledger");
+    let (_store, _lock) = Store::open(&state_dir).await.expect("a new ledger opens");
     for (file, mode) in [(".", 0o750), (FILE, 0o640), ("ledger.db-wal", 0o640), ("ledger.lock", 0o600)] {
         let found = fs::metadata(state_dir.join(file)).expect("the file exists").permissions().mode() & 0o777;
         assert_eq!(found, mode, "{file}");
@@ -558,7 +568,7 @@ async fn the_group_can_read_the_files_but_not_the_lock() {
 /// Returns the state that the file holds, and the state in memory when the store was closed.
 async fn reopened(store: Store, state_dir: &Path) -> (LedgerState, LedgerState) {
     let memory = store.state().clone();
-    store.close().await.expect("closed");
-    let mut reader = ReadStore::open(&state_dir.join(FILE)).await.expect("readable");
-    (reader.state().await.expect("loaded"), memory)
+    store.close().await.expect("the ledger closes");
+    let mut reader = ReadStore::open(&state_dir.join(FILE)).await.expect("the ledger opens");
+    (reader.state().await.expect("the ledger is readable"), memory)
 }

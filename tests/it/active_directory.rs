@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use bursar::identity::AccountKind;
-use bursar::snapshot::proof::{Due, Place};
+use bursar::snapshot::proof::{Due, EntryPlace};
 use bursar::snapshot::{Completeness, DirectorySnapshot};
 use bursar_directory::entry::sid::Sid;
 use bursar_directory::source::{LdapConfig, Secret, SidMapping};
@@ -188,9 +188,9 @@ async fn an_absent_account_is_looked_up_by_its_guid() {
         let id = &all.entries.iter().find(|entry| entry.name == name).expect("the entry was read").id;
         proofs[id].servers[0].1.clone()
     };
-    assert!(matches!(place("lookup-stays"), Place::Inside { .. }));
-    assert!(matches!(place("lookup-moves"), Place::Outside { dn } if dn.contains("lookup-left")));
-    assert_eq!(place("lookup-goes"), Place::Nowhere);
+    assert!(matches!(place("lookup-stays"), EntryPlace::Inside { .. }));
+    assert!(matches!(place("lookup-moves"), EntryPlace::Outside { dn } if dn.contains("lookup-left")));
+    assert_eq!(place("lookup-goes"), EntryPlace::Nowhere);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -246,11 +246,11 @@ async fn an_entry_that_hides_user_account_control_is_rejected_with_its_id() {
     let base = samba.unit("hide");
     samba.add_ldif(&person_ldif(&base, "hide-alice", "userAccountControl: 546\n"));
     let mut source = source(samba, &base);
-    // An attribute that no entry has looks like one that an access rule hides.
+    // If no entry has an attribute, it looks as if an access rule hid it.
     source.attributes.disabled = vec!["department&2".parse().expect("the mark is valid")];
     let found = read(source).await;
     assert_eq!(found.entries, []);
     let rejected = &found.rejected[0];
-    assert_eq!(rejected.why, "department is missing, or hidden from us");
+    assert_eq!(rejected.why, "department is missing, or hidden from Bursar");
     assert!(rejected.id.is_some(), "the account is present, and keeps what it has");
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use bursar::bootstrap::approver::{self, ApproverRequest, Place};
+use bursar::bootstrap::approver::{self, ApproverLocation, ApproverRequest};
 use bursar::contract::Sealer;
 use bursar::identity::ClusterName;
 use bursar::store::ReadStore;
@@ -35,7 +35,7 @@ pub fn install(world: &World) -> PathBuf {
             public_key: Sealer::from_seed(&seed).expect("the seal key is valid").public_key(),
             administrators: None,
         };
-        approver::install(request, Place::Outside { folder: &folder })
+        approver::install(request, ApproverLocation::Outside { folder: &folder })
             .await
             .expect("the administrator may install the approver");
     });

@@ -85,7 +85,7 @@ const ORDER: [&[&str]; 9] = [
     &["cli"],
 ];
 
-/// Path prefixes that no PURE file may use outside of its tests.
+/// Path prefixes that no PURE file may use outside its tests.
 const IMPURE: [&str; 18] = [
     "tokio",
     "kube::Client",

@@ -430,10 +430,10 @@ fn a_tenants_pod_can_mount_its_own_claim_and_path_but_no_other_path() {
     let of_test = Servers::shared().cluster.admin_kubeconfig.clone();
     let init = format!("bursar init --cluster other --admin-kubeconfig {}", of_test.display());
     let (code, said) = crate::runbooks::follow(&world, &init);
-    assert!(code != Some(0) && said.contains("reaches another cluster than other"), "{said}");
+    assert!(code != Some(0) && said.contains("reaches a cluster other than other"), "{said}");
     let uninstall = "bursar webhook uninstall --cluster other --backstop";
     let (code, said) = crate::runbooks::follow(&world, uninstall);
-    assert!(code != Some(0) && said.contains("reaches another cluster than other"), "{said}");
+    assert!(code != Some(0) && said.contains("reaches a cluster other than other"), "{said}");
     let admin = other.admin_kubeconfig.display();
     let (code, said) = crate::runbooks::follow(&world, &format!("{uninstall} --admin-kubeconfig {admin}"));
     assert_eq!(code, Some(0), "{said}");

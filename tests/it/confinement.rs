@@ -172,7 +172,7 @@ fn an_expired_certificate_of_the_daemon_is_reported_at_once() {
     let began = std::time::Instant::now();
     world.cycle();
     let trouble = world.trouble().expect("the cluster has trouble");
-    assert!(trouble.contains("ended at") && trouble.contains("run bursar init"), "{trouble}");
-    // The daemon would wait 30 s for a first listing.
+    assert!(trouble.contains("expired at") && trouble.contains("run bursar init"), "{trouble}");
+    // A daemon that waited for a first listing would need 30 s.
     assert!(began.elapsed() < Duration::from_secs(29), "{:?}", began.elapsed());
 }

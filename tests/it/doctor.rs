@@ -121,7 +121,7 @@ fn an_endpoint_with_a_certificate_of_an_unknown_authority_is_found() {
 fn a_clock_that_is_wrong_by_more_than_a_minute_is_found() {
     let world = World::new("skewed");
     let around = ["faketime", "-f", "+90s"];
-    only(&world, &around, "cluster test, endpoint internal", "clock differs from ours by -", "timedatectl");
+    only(&world, &around, "cluster test, endpoint internal", "clock differs from this host's by -", "timedatectl");
     let (found, _) = wrong(&world, &["faketime", "-f", "+30s"]);
     assert_eq!(found, [], "half a minute is tolerated");
 }

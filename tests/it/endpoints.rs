@@ -109,7 +109,7 @@ fn an_endpoint_that_fails_is_reported_and_nobody_loses_a_credential() {
     }
     assert!(tools.iter().all(|tool| works(&world, tool, "test")));
     let findings = world.status().clusters["test"].endpoints.clone();
-    assert!(findings["outside"].contains("does not accept our credentials"), "{findings:?}");
+    assert!(findings["outside"].contains("does not accept Bursar's credentials"), "{findings:?}");
     let metrics = world.metrics();
     for line in ["endpoint=\"outside\"} 1", "endpoint=\"internal\"} 0"] {
         assert!(metrics.contains(&format!("bursar_endpoint_failing{{cluster=\"test\",{line}")), "{metrics}");

@@ -60,7 +60,7 @@ fn with_token(world: &World, token: &str, namespace: &str) -> Output {
 }
 
 #[test]
-fn an_eviction_stops_everything_and_resume_starts_only_approved_workloads() {
+fn an_eviction_stops_everything_and_resume_starts_only_named_workloads() {
     let mut world = World::on(Arc::new(Servers::start()), "evict", "");
     world.tool("foo", 62_841, &[]);
     all_is_well(&world.cycle());

@@ -135,7 +135,7 @@ fn stopped_server_comes_back_with_its_entries() {
 fn dropped_server_leaves_no_process_and_no_file() {
     let slapd = Slapd::start(&SlapdOptions::default());
     let pid = slapd.with_process(Process::id);
-    let folder = slapd.ca_pem.parent().expect("it is in the server's folder").to_owned();
+    let folder = slapd.ca_pem.parent().expect("the CA is in the server's folder").to_owned();
     drop(slapd);
     assert!(!is_running(pid), "slapd {pid} still runs after it was dropped");
     assert!(!folder.exists(), "{} still exists after slapd was dropped", folder.display());
@@ -168,7 +168,7 @@ fn killed_test_run_leaves_no_process_and_no_file() {
 fn victim_of_a_kill() {
     let Some(note) = std::env::var_os(VICTIM) else { return };
     let slapd = Slapd::start(&SlapdOptions::default());
-    let folder = slapd.ca_pem.parent().expect("it is in the server's folder").display().to_string();
+    let folder = slapd.ca_pem.parent().expect("the CA is in the server's folder").display().to_string();
     let text = format!("{} {folder}\n", slapd.with_process(Process::id));
     std::fs::write(note, text).expect("the note can be written");
     assert!(!poll(DEADLINE, || false), "this process was not killed");

@@ -156,7 +156,7 @@ async fn people_and_nested_groups_are_read() {
     let staff = found.entries.iter().find(|entry| entry.name == "staff").expect("the entry was read");
     assert_eq!(staff.members[&bob.id], bursar::snapshot::Role::Manager);
     let [carol] = found.rejected.as_slice() else { panic!("{:?}", found.rejected) };
-    assert_eq!(carol.why, "uidNumber is missing, or hidden from us");
+    assert_eq!(carol.why, "uidNumber is missing, or hidden from Bursar");
     assert!(carol.id.is_some(), "a rejected entry keeps its id");
 }
 

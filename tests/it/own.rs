@@ -144,7 +144,7 @@ impl Drop for Asking {
     }
 }
 
-/// A directory that never answers makes each cycle that reads it longer than people wait at a login.
+/// A directory that never answers makes each cycle that reads it longer than a person waits at a login.
 #[test]
 fn endless_requests_of_people_delay_neither_orders_nor_marks() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("the system has a free port");

@@ -229,8 +229,8 @@ fn granted(world: &World) -> BTreeSet<Right> {
     rights
 }
 
-/// Returns the right that a request needs; `None` if it names no resource, or is a review of oneself, which everybody
-/// may send.
+/// Returns the right that a request needs; `None` if it names no resource, or only asks who its sender is and what the
+/// sender may do, which everybody may ask.
 fn right(request: &Request) -> Option<Right> {
     let path = request.uri.split('?').next()?;
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();

@@ -97,7 +97,7 @@ fn pods_past_their_lifetime_are_deleted_with_the_objects_of_their_job() {
         assert!(gone.contains(stays), "{stays}: {gone}");
     }
     assert!(left(&world, &bar).contains("secret/a1-secret"), "objects in another namespace are kept");
-    assert!(left(&world, "others").contains("pod/theirs"), "pods outside of tenants' namespaces are kept");
+    assert!(left(&world, "others").contains("pod/theirs"), "pods outside tenants' namespaces are kept");
     let told = world.rows("SELECT account, detail FROM history WHERE action = 'pod reaped'");
     assert_eq!(told.len(), 1, "{told:?}");
     let detail = told[0]["detail"].as_str().expect("the value is a string");
@@ -354,7 +354,7 @@ fn padded_job(world: &World, namespace: &str) -> String {
             true
         };
         let size = fullest(takes, (1 << 20, 2 << 20)).await;
-        make(size).await.expect("it was taken before")
+        make(size).await.expect("the API server accepts a pod of this size")
     })
 }
 

@@ -78,7 +78,7 @@ fn target(kind: AccountKind, name: &str) -> Target {
     Target { kind, name: name.to_owned(), reason: Some("a test".to_owned()), ticket: None }
 }
 
-/// Returns what must be the same before and after.
+/// Returns the facts of the ledger that a rebuild must find again.
 fn standing(world: &World) -> Vec<serde_json::Map<String, Value>> {
     world.rows(
         "SELECT a.id, a.kind, a.name, a.kubernetes_name, a.uid, a.state, a.generation, c.fingerprint, t.namespace
@@ -183,7 +183,7 @@ fn after_a_takeover_the_former_owner_cannot_write() {
     world.stop();
     let backup = world.folder.join("backup.db");
     ends(&world.config(), &["ledger", "backup", &backup.display().to_string()], 0);
-    // A revocation that the backup does not contain.
+    // The backup does not contain this revocation.
     world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("the order is accepted");
     world.stop();
     let generation = |ledger: &str| {

@@ -98,7 +98,7 @@ fn each_source_decides_about_its_people_and_one_person_has_one_account() {
     let smith: Guest<'_> = ("asmith", 63_501, "ann", "a-1");
     let carol: Guest<'_> = ("carol", 63_511, "carol", "C-3");
     let dora: Guest<'_> = ("dora", 63_512, "dora", "");
-    // Their name or uid belongs to a person of the first source.
+    // The name of ben and the uid of eve belong to people of the first source.
     let (ben, eve): (Guest<'_>, Guest<'_>) = (("ben", 63_513, "x", ""), ("eve", 63_503, "y", ""));
     guests(&world, &[smith, carol, dora, ben, eve], true);
     let report = world.cycle();

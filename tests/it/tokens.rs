@@ -1,4 +1,4 @@
-//! `kind = "service-account"`: tokens for hosts outside of the cluster, from the real API server into real folders.
+//! `kind = "service-account"`: tokens for hosts outside the cluster, from the real API server into real folders.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -158,7 +158,7 @@ fn each_host_has_its_own_token_and_the_files_that_a_workload_needs() {
 }
 
 #[test]
-fn deleting_a_secret_cuts_off_one_host_and_a_revocation_all() {
+fn deleting_a_secret_cuts_off_one_host_and_a_revocation_cuts_off_all() {
     let mut world = site("cutoff");
     world.tool("foo", 62_911, &[]);
     good(&mut world);

@@ -21,7 +21,7 @@ fn stray(world: &World, namespace: &str) {
 
 #[test]
 fn a_binding_with_our_label_that_is_not_in_the_ledger_is_reported_and_removed_within_the_limits() {
-    // The test has its own servers, because its ledger would not know the objects of other tests either.
+    // The test has its own servers. On shared servers, its ledger would not know the objects of other tests.
     let servers = own_servers(&ControlPlaneOptions::default());
     let mut world = World::on(servers, "stray", "\n[limits]\nremove_access_per_cycle = { count = 0 }\n");
     world.tool("foo", 62_851, &[]);

@@ -11,7 +11,7 @@ use bursar::bootstrap::{self, InitRequest};
 use bursar::control::api::{CycleReport, PlanAnswer, Status};
 use bursar::execute::Extent;
 use bursar::identity::ClusterName;
-use bursar::orders::request::{OrderRequest, Refusal, Trigger};
+use bursar::orders::request::{OrderRequest, RequestRefusal, Trigger};
 use bursar::policy::Policy;
 use bursar::runtime::{Clock, Runtime as Bursar};
 use bursar::settings::Settings;
@@ -146,7 +146,7 @@ impl World {
     }
 
     /// Gives an order, and runs the cycle that carries it out.
-    pub fn order(&mut self, order: &OrderRequest) -> Result<CycleReport, Refusal> {
+    pub fn order(&mut self, order: &OrderRequest) -> Result<CycleReport, RequestRefusal> {
         self.open();
         let bursar = self.bursar.as_mut().expect("the world is open");
         let orders = std::slice::from_ref(order);

@@ -11,7 +11,7 @@ use crate::inventory::Inventory;
 use crate::inventory::realm::RealmInventory;
 use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
-use crate::ledger::transition::{Transition, transition};
+use crate::ledger::transition::{ReadChanges, transition};
 use crate::ledger::workspace_uid;
 use crate::plan::guard::{Bounds, guard};
 use crate::plan::intents::{burnt, overcome};
@@ -114,7 +114,7 @@ fn observe(inputs: Inputs<'_>) -> (Writes, LedgerState) {
     let Inputs { ledger, heard, inventory, policy, sealer: _, now } = inputs;
     let (mut seen, mut known) = (Writes::default(), ledger.clone());
     if let Some(snapshot) = heard {
-        let Transition { changes, events } = transition(&known, snapshot, policy, now);
+        let ReadChanges { changes, events } = transition(&known, snapshot, policy, now);
         seen.take(&mut known, changes, events);
     }
     let (changes, events) = workspace_uid::assign(&known, &groups_without_uid(&known, policy));

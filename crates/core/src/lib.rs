@@ -36,7 +36,7 @@ mod tests {
     use crate::ledger::{Account, Certificate, CredentialKey, Delivery, ObjectRecord};
 
     #[test]
-    fn the_values_of_which_a_large_site_has_most_stay_small() {
+    fn the_most_numerous_values_of_a_large_site_stay_small() {
         // 100,000 tenants have twice as many accounts, and a million objects both in the ledger and in the inventory.
         // Each additional byte in an object's value therefore costs two megabytes.
         let sizes = [

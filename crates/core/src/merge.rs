@@ -64,23 +64,15 @@ fn reject(reads: &mut [SourceRead], mut losers: Losers, reason: Option<&Rejectio
             match losers.remove(&(read.source.clone(), entry.id.clone())) {
                 None => read.entries.push(entry),
                 Some(why) => {
+                    let rejected = RejectedEntry::of(&read.source, &entry, why);
+                    read.rejected.push(RejectedEntry { reason: reason.cloned(), ..rejected });
                     if entry.kind != AccountKind::User {
                         let members = entry.members.into_keys().collect();
                         let group = read.nesting.add(Nested { members, parts: Vec::new() });
                         read.nesting.name(entry.id.clone(), group);
                     }
                     let groups = entry.posix.map(|posix| posix.groups).unwrap_or_default();
-                    read.held.insert(entry.dn.clone(), Held { created: entry.created, groups });
-                    read.rejected.push(RejectedEntry {
-                        source: read.source.clone(),
-                        kind: entry.kind,
-                        dn: entry.dn,
-                        name: Some(entry.name),
-                        id: Some(entry.id),
-                        disabled: entry.disabled,
-                        why,
-                        reason: reason.cloned(),
-                    });
+                    read.held.insert(entry.dn, Held { created: entry.created, groups });
                 }
             }
         }
@@ -432,16 +424,7 @@ mod tests {
     }
 
     fn rejected_entry(source: &str, entry: &Entry) -> RejectedEntry {
-        RejectedEntry {
-            source: source.to_owned(),
-            kind: entry.kind,
-            dn: entry.dn.clone(),
-            name: Some(entry.name.clone()),
-            id: Some(entry.id.clone()),
-            disabled: None,
-            why: "gid 10 is out of range".to_owned(),
-            reason: None,
-        }
+        RejectedEntry::of(source, entry, "gid 10 is out of range".to_owned())
     }
 
     #[test]

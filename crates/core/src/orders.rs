@@ -22,7 +22,7 @@ use crate::identity::{AccountKind, AccountName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, Delivery, Ending, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::orders::request::{
-    AdoptEntry, Evict, OrderRequest, Refusal, ResumeStarting, RevokeClass, SuspendUntil, Target,
+    AdoptEntry, Evict, OrderRequest, RequestRefusal, ResumeStarting, RevokeClass, SuspendUntil, Target,
 };
 use crate::plan::guard;
 use crate::policy::Policy;
@@ -30,7 +30,7 @@ use crate::snapshot::Rejection;
 
 /// The recorded orders, and the refused requests.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Written {
+pub struct RecordedOrders {
     /// Changes of the ledger.
     pub changes: Vec<Change>,
     /// Events of the history.
@@ -43,7 +43,7 @@ pub struct Written {
     pub of_access: BTreeSet<AccountName>,
     /// The refused requests: the account does not exist (exit code 4), a required reason is missing (64), or there is
     /// nothing to resume, release or approve (1).
-    pub refused: Vec<Refusal>,
+    pub refused: Vec<RequestRefusal>,
 }
 
 /// Returns what the `requests` of `actor` change. Each request sees the changes of those before it.
@@ -54,9 +54,9 @@ pub fn write_all(
     actor: &str,
     requests: &[OrderRequest],
     now: Timestamp,
-) -> Written {
+) -> RecordedOrders {
     let mut ledger = Cow::Borrowed(ledger);
-    let mut all = Written::default();
+    let mut all = RecordedOrders::default();
     for request in requests {
         match write(&ledger, policy, actor, request, now) {
             Ok(mut outcome) => {
@@ -112,8 +112,8 @@ fn write(
     actor: &str,
     request: &OrderRequest,
     now: Timestamp,
-) -> Result<OrderOutcome, Refusal> {
-    let subject = |target: &Target| -> Result<_, Refusal> {
+) -> Result<OrderOutcome, RequestRefusal> {
+    let subject = |target: &Target| -> Result<_, RequestRefusal> {
         Ok((find(ledger, target.kind, &target.name)?, note(actor, target, now, false)?))
     };
     let (kind, target) = match request {
@@ -212,7 +212,7 @@ fn adopt_account(
     account: &Account,
     note: Note,
     entry: Option<&str>,
-) -> Result<OrderOutcome, Refusal> {
+) -> Result<OrderOutcome, RequestRefusal> {
     let object = adopt::entry(ledger, account, entry)?;
     let mut outcome = order(ledger, account, OrderKind::AdoptAccount, note, None)?;
     for change in &mut outcome.changes {
@@ -226,7 +226,7 @@ fn adopt_account(
 
 /// Finds the account that an administrator names by its name or its id. If several accounts have the name, chooses one
 /// as [`meant`] does, or refuses the request (exit code 64).
-pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Result<&'a Account, Refusal> {
+pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Result<&'a Account, RequestRefusal> {
     let named: Vec<&Account> = ledger
         .accounts
         .values()
@@ -235,9 +235,9 @@ pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Resul
     meant(&named, |account| account.state.as_str()).copied().ok_or_else(|| match named.as_slice() {
         [] => {
             let text = format!("no {kind} {name:?} in the ledger; `bursar {kind}s` lists them");
-            Refusal { exit_code: 4, text }
+            RequestRefusal { exit_code: 4, text }
         }
-        several => Refusal { exit_code: 64, text: ambiguous(kind, name, several) },
+        several => RequestRefusal { exit_code: 64, text: ambiguous(kind, name, several) },
     })
 }
 
@@ -261,7 +261,7 @@ fn ambiguous(kind: AccountKind, name: &str, several: &[&Account]) -> String {
     format!("{kind} {name:?} is ambiguous; use the id of the account instead of its name:\n{}", each.join("\n"))
 }
 
-fn note(actor: &str, target: &Target, now: Timestamp, must_say_why: bool) -> Result<Note, Refusal> {
+fn note(actor: &str, target: &Target, now: Timestamp, must_say_why: bool) -> Result<Note, RequestRefusal> {
     note_of(actor, target.reason.as_deref(), target.ticket.as_deref(), now, must_say_why)
 }
 
@@ -271,7 +271,7 @@ fn note_of(
     ticket: Option<&str>,
     now: Timestamp,
     must_say_why: bool,
-) -> Result<Note, Refusal> {
+) -> Result<Note, RequestRefusal> {
     let reason = reason.filter(|reason| !reason.trim().is_empty());
     if reason.is_none() && must_say_why {
         return refused(64, "--reason is missing: the history must say why".to_owned());
@@ -280,12 +280,12 @@ fn note_of(
     Ok(Note { actor: actor.to_owned(), reason, ticket: ticket.map(str::to_owned), at: now })
 }
 
-fn refused<T>(exit_code: u8, text: String) -> Result<T, Refusal> {
-    Err(Refusal { exit_code, text })
+fn refused<T>(exit_code: u8, text: String) -> Result<T, RequestRefusal> {
+    Err(RequestRefusal { exit_code, text })
 }
 
 /// Refuses an end in the past (exit code 64).
-fn is_to_come(until: Timestamp, now: Timestamp) -> Result<(), Refusal> {
+fn is_to_come(until: Timestamp, now: Timestamp) -> Result<(), RequestRefusal> {
     let text = "--until is in the past; use a later time, such as --until 2099-12-31".to_owned();
     if until <= now { refused(64, text) } else { Ok(()) }
 }
@@ -297,7 +297,7 @@ fn order(
     what: OrderKind,
     note: Note,
     moment: Option<Timestamp>,
-) -> Result<OrderOutcome, Refusal> {
+) -> Result<OrderOutcome, RequestRefusal> {
     let by_order = Suspension::is_ordered(account.suspension.as_deref());
     let is_idle = matches!(account.suspension.as_deref(), Some(Suspension::Idle { .. }));
     let name = account.account_name();
@@ -425,7 +425,7 @@ fn hold(account: &Account, note: Note) -> OrderOutcome {
     }
 }
 
-fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<OrderOutcome, Refusal> {
+fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<OrderOutcome, RequestRefusal> {
     let name = account.account_name();
     if !ledger.holds.contains_key(&account.id) {
         return refused(1, format!("{name} is not held"));
@@ -437,7 +437,7 @@ fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<Order
     })
 }
 
-fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Result<OrderOutcome, Refusal> {
+fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Result<OrderOutcome, RequestRefusal> {
     let Some(changes) = guard::approve(ledger, hash, now) else {
         let text = format!("no refusal with hash {hash:?} waits for approval; `bursar status` lists the refusals");
         return refused(1, text);
@@ -588,7 +588,10 @@ mod tests {
         };
         assert_eq!(refused(&world, of("student")), (vec![], 1));
         let (unknown, _) = refused(&world, of("studnet"));
-        assert!(matches!(&unknown[..], [Refusal { exit_code: 4, text }] if text.contains("no class")), "{unknown:?}");
+        assert!(
+            matches!(&unknown[..], [RequestRefusal { exit_code: 4, text }] if text.contains("no class")),
+            "{unknown:?}"
+        );
         // A class that is no longer configured.
         let Some(student) = world.policy.classes.remove("student") else {
             panic!("the sample policy has no class student")

@@ -49,15 +49,15 @@ pub struct Policy {
     pub networks: BTreeMap<String, NetworkProfile>,
     pub clusters: BTreeMap<ClusterName, Cluster>,
     pub limits: Limits,
-    pub lifecycle: Lifecycle,
+    pub lifecycle: LifecycleDelays,
     /// Folders that may contain homes.
     pub home_prefixes: Vec<PathBuf>,
     pub reapers: Reapers,
-    /// `[security] require_confinement`: in a cluster in which the daemon's confinement is not confirmed, nothing is
-    /// granted or repaired.
+    /// `[security] require_confinement`: whether nothing is granted or repaired in a cluster in which the daemon's
+    /// confinement is not confirmed.
     pub require_confinement: bool,
-    /// `[security] strict_egress`: the configuration is refused if a class's pods reach file servers, directories or
-    /// this host.
+    /// `[security] strict_egress`: whether the configuration is refused if a class's pods reach file servers,
+    /// directories or this host.
     pub strict_egress: bool,
     /// Groups that the webhook allows to change namespaces of tenants and Bursar's own objects.
     pub exempt: Vec<String>,
@@ -446,7 +446,7 @@ impl Policy {
 
 /// `[lifecycle]`: how long Bursar waits before each step in an account's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lifecycle {
+pub struct LifecycleDelays {
     /// How long an account must be absent from complete reads before it is suspended.
     pub absent_for: Duration,
     /// How long an account stays suspended before it is archived.

@@ -52,8 +52,8 @@ pub fn compare(one: &str, other: &str) -> Option<Ordering> {
     Some(nanos(one)?.cmp(&nanos(other)?))
 }
 
-/// Returns the sum of two amounts. If both have the same unit and the sum is a whole number of it, the sum has this
-/// unit too; otherwise the sum is in the largest of the units 1, `m` and `n` in which it is a whole number. Returns
+/// Returns the sum of two amounts. If both have the same unit and the sum is a whole number of that unit, the sum has
+/// the unit too. Otherwise, the sum has the largest of the units 1, `m` and `n` that gives a whole number. Returns
 /// `None` if [`compare`] does.
 #[must_use]
 pub fn sum(one: &str, other: &str) -> Option<String> {

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_ordered_by_how_strict_they_are() {
+    fn modes_are_ordered_by_strictness() {
         assert!(Mode::Off < Mode::Audit && Mode::Audit < Mode::Warn && Mode::Warn < Mode::Enforce);
     }
 }

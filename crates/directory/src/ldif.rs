@@ -153,7 +153,7 @@ async fn settled(file: &Path) -> Result<Vec<u8>, LdifError> {
     Err(LdifError::Written { path: file.to_path_buf() })
 }
 
-#[expect(clippy::disallowed_methods, reason = "the age of a file is no decision about the directory")]
+#[expect(clippy::disallowed_methods, reason = "the age of a file is not a decision about the directory")]
 fn is_young(file: &std::fs::Metadata) -> bool {
     // If the time is in the future, the age is unknown. Waiting would take too long, so the file is read.
     let age = file.modified().ok().and_then(|at| std::time::SystemTime::now().duration_since(at).ok());
@@ -186,7 +186,9 @@ pub fn parse(bytes: &[u8], entries: &mut Vec<RawEntry>) -> Result<(), LdifError>
             }
             (None, _) => return Err(wrong(format!("an entry begins with dn:, not with {name}:"))),
             (Some(_), "changetype" | "control") => {
-                return Err(wrong("this is a change record; only entries as they are can be read".to_owned()));
+                return Err(wrong(
+                    "this is a change record; only content records can be read, as in the output of slapcat".to_owned(),
+                ));
             }
             (Some(_), "dn") => return Err(wrong("an empty line is missing before this dn".to_owned())),
             (Some(entry), _) => entry.add(name.as_bytes(), &value),

@@ -251,6 +251,23 @@ impl SourceConfig {
         }
     }
 
+    /// Whether servers can be asked about a single account.
+    #[must_use]
+    pub const fn has_servers(&self) -> bool {
+        match &self.kind {
+            SourceKind::Ldap(_) | SourceKind::Keycloak(_) => true,
+            SourceKind::Ldif(_) => false,
+        }
+    }
+
+    /// Whether the DN of an entry without an id is its id.
+    pub(crate) const fn id_from_dn(&self) -> bool {
+        match &self.kind {
+            SourceKind::Ldif(_) => true,
+            SourceKind::Ldap(_) | SourceKind::Keycloak(_) => false,
+        }
+    }
+
     /// Whether the server is asked to push each change at once.
     #[must_use]
     pub const fn persists(&self) -> bool {
@@ -285,7 +302,7 @@ impl SourceConfig {
 
     fn check_way(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
         let why = if self.attributes.windows {
-            "Active Directory is asked for its changes in each cycle"
+            "Bursar asks Active Directory for its changes in each cycle, and keeps no connection open; remove persist"
         } else {
             "servers do not report changes of memberOf, so the source must be read in full; remove persist or member_of"
         };
@@ -370,7 +387,8 @@ fn check_ldap(ldap: &LdapConfig) -> Result<(), SourceError> {
     }
     if let Some(identity) = &ldap.identity {
         if ldap.bind_dn.is_some() {
-            let why = "the certificate says who we are, and the server maps it to an entry; remove bind_dn".to_owned();
+            let why =
+                "the certificate says who Bursar is, and the server maps it to an entry; remove bind_dn".to_owned();
             return Err(SourceError::new("bind_dn", why));
         }
         if identity.key.is_none() {
@@ -521,13 +539,13 @@ mod tests {
     #[test]
     fn the_port_of_a_global_catalogue_is_refused() {
         let mut config = source(&["ldaps://dc1:3269"]);
-        assert_eq!(config.check(), Ok(()), "outside of Active Directory, 3269 is a port like any other");
+        assert_eq!(config.check(), Ok(()), "outside Active Directory, 3269 is a port like any other");
         config.attributes = Preset::Ad.attributes();
         assert_eq!(config.check().map_err(|error| error.key), Err("urls"));
     }
 
     #[test]
-    fn members_at_once_is_refused_outside_of_active_directory() {
+    fn members_at_once_is_refused_outside_active_directory() {
         let mut config = source(&["ldaps://a"]);
         if let SourceKind::Ldap(ldap) = &mut config.kind {
             ldap.members_at_once = Some(10);

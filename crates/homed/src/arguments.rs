@@ -29,8 +29,8 @@ pub struct Arguments {
     /// SSH keys may be written in homes: the daemon's host then decides who can log in on every host with these homes.
     #[arg(long)]
     pub ssh_keys: bool,
-    /// A place where the file system with the homes is no longer mounted, because they were moved: homes there, or on
-    /// mounts beneath it, need not be on the file system that Bursar remembers; may be repeated.
+    /// A path at or below which homes were mounted before they were moved: Bursar then ignores where it last saw these
+    /// homes mounted; may be repeated.
     #[arg(long = "former-mount", value_name = "PATH")]
     pub former_mounts: Vec<PathBuf>,
     /// The only user who may send requests: name or uid.

@@ -1,5 +1,5 @@
 //! Merges a person's public SSH keys into `authorized_keys` as a marked block, and keeps everything else in the file.
-//! Pure: no runtime, no client, no file system, no clock.
+//! Pure.
 
 use bursar_protocol::SshKey;
 

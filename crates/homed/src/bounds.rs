@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct Prefix {
     /// An absolute path. It comes from the administrator, so symlinks in it are followed.
     pub path: PathBuf,
-    /// Missing homes may be made here. Must be false for an export that squashes root.
+    /// Whether missing homes may be made here. Must be false for an export that squashes root.
     pub allow_create: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct Bounds {
     pub kubeconfigs: Vec<PathBuf>,
     /// Names of clusters and contexts of a former system. Entries with these names count as ours.
     pub take_over: Vec<String>,
-    /// SSH keys may be written. This lets the client log in as any user on every host with these homes.
+    /// Whether SSH keys may be written. If so, the client can log in as any user on every host with these homes.
     pub ssh_keys: bool,
     /// Former mount points. The daemon's record of a mount at or beneath one does not count.
     pub former_mounts: Vec<PathBuf>,

@@ -87,7 +87,7 @@ impl<A: Ord> Breaker<A> {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "a moment to begin with")]
+#[expect(clippy::disallowed_methods, reason = "the test begins at any time")]
 mod tests {
     use super::*;
 

@@ -70,8 +70,8 @@ fn unusable(path: PathBuf, error: &KubeconfigError) -> HomeError {
     }
 }
 
-/// Whether kubectl cannot read the text either, so that it may be replaced if the class allows that. kubectl reads the
-/// first of several documents, the last of two equal keys, and files of any size.
+/// Whether kubectl cannot read the text either. Such text may be replaced if the class allows that. kubectl reads more
+/// than Bursar: the first of several documents, the last of two equal keys, and files of any size.
 fn is_junk(error: &KubeconfigError) -> bool {
     match error {
         KubeconfigError::Document(
@@ -193,7 +193,7 @@ impl Place<'_> {
         if let Some((planned, _)) = planned.filter(|(planned, _)| planned.token) {
             self.test_token(&planned.user)?;
         }
-        let keeps = Cell::new(false);
+        let (keeps, size) = (Cell::new(false), Cell::new(0));
         let tried = |existing: Option<Existing>| {
             let Some(existing) = existing else { return Ok(Ok(0)) };
             self.cpu.heed(existing.content.len())?;
@@ -201,6 +201,7 @@ impl Place<'_> {
                 Some((planned, taken)) => {
                     let delivered = kubeconfig::deliver(text, &planned.with_nothing(), taken)?;
                     keeps.set(delivered.kept.is_some());
+                    size.set(delivered.text.as_ref().map_or(0, |text| text.len() + SECRET_BYTES));
                     Ok(room(&delivered))
                 }
                 // Removing nothing checks the same conditions as adding entries.
@@ -221,6 +222,7 @@ impl Place<'_> {
             Err(_) => tried(settled(&directory, self.name(), self.patience)?)?
                 .map_err(|error| unusable(directory.path_of(self.name()), &error))?,
         };
+        directory.limit(self.name(), size.get() as u64)?;
         if keeps.get() {
             directory.read(&beside_name(self.name(), KEPT))?;
         }

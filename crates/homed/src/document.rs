@@ -94,14 +94,14 @@ pub enum Style {
 
 /// The position of a node in the text. A node that was not read from a text has the default.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub struct NodePosition {
     /// Offset of the first byte. If a tag is on the same line, it is included.
     pub start: usize,
     /// Offset of the first byte after the node. The line break after a block scalar is part of the node.
     pub end: usize,
-    /// The node is a collection in `[]` or `{}`.
+    /// Whether the node is a collection in `[]` or `{}`.
     pub flow: bool,
-    /// The node has an anchor.
+    /// Whether the node has an anchor.
     pub anchored: bool,
 }
 
@@ -111,7 +111,7 @@ pub struct Node {
     /// The tag as written, e.g. `!!binary` or `!<tag:example.com,2000:x>`.
     pub tag: Option<String>,
     pub value: Value,
-    pub place: Place,
+    pub place: NodePosition,
 }
 
 impl Eq for Node {}
@@ -154,7 +154,7 @@ impl PartialEq for Value {
 
 impl Node {
     pub(super) fn untagged(value: Value) -> Self {
-        Self { tag: None, value, place: Place::default() }
+        Self { tag: None, value, place: NodePosition::default() }
     }
 
     /// Returns a string: plain if every reader takes the text for a string, otherwise quoted.

@@ -180,8 +180,15 @@ fn errors_name_the_position_and_not_the_content() {
         assert!(matches!(why(text), Some(DocumentError::Syntax { .. })), "{text}: {:?}", why(text));
     }
     // kubectl reads these texts, or the part before the fault.
-    for text in ["a: \"b\nc\"\n", "a: \"b\"#c\n", "a: 1\n...\n}}}\n", "a: 1\n---\nb: c: d\n", "{}\n}\n", "a: 1\n%X y\n"]
-    {
+    for text in [
+        "a: !!s!t b\n",
+        "a: \"b\nc\"\n",
+        "a: \"b\"#c\n",
+        "a: 1\n...\n}}}\n",
+        "a: 1\n---\nb: c: d\n",
+        "{}\n}\n",
+        "a: 1\n%X y\n",
+    ] {
         assert!(matches!(why(text), Some(DocumentError::Unusual { .. })), "{text}: {:?}", why(text));
     }
 }

@@ -9,7 +9,7 @@ use crate::document::{DocumentError, Node, Style, Value, is_plainly_a_string};
 
 /// The position at which a node is written, which decides on the separator before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Separation {
     Start,
     AfterKey,
     AfterDash,
@@ -18,7 +18,7 @@ enum Place {
 /// Returns a node in block style. The first line is not indented, and the last line has no line break.
 pub(super) fn block(node: &Node, indent: usize, newline: &str) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(ROOM));
-    write_node(&mut out, node, indent, Place::Start);
+    write_node(&mut out, node, indent, Separation::Start);
     let lines = out.strip_suffix('\n').unwrap_or(&out);
     Zeroizing::new(if newline == "\n" { lines.to_owned() } else { lines.replace('\n', newline) })
 }
@@ -27,13 +27,13 @@ pub(super) fn block(node: &Node, indent: usize, newline: &str) -> Zeroizing<Stri
 const ROOM: usize = 32 * 1024;
 
 /// Writes block style as kubectl does: lists are not indented beneath their key.
-fn write_node(out: &mut String, node: &Node, indent: usize, place: Place) {
-    let separator = if place == Place::AfterKey { " " } else { "" };
+fn write_node(out: &mut String, node: &Node, indent: usize, place: Separation) {
+    let separator = if place == Separation::AfterKey { " " } else { "" };
     if let Some(tag) = &node.tag {
         let _ = write!(out, "{separator}{tag}");
     }
     // After a tag, a collection must begin on its own line.
-    let fresh_line = place == Place::AfterKey || (node.tag.is_some());
+    let fresh_line = place == Separation::AfterKey || (node.tag.is_some());
     match &node.value {
         Value::Sequence(items) if !items.is_empty() => {
             if fresh_line {
@@ -45,7 +45,7 @@ fn write_node(out: &mut String, node: &Node, indent: usize, place: Place) {
                     push_indent(out, indent);
                 }
                 out.push_str("- ");
-                write_node(out, item, indent + 2, Place::AfterDash);
+                write_node(out, item, indent + 2, Separation::AfterDash);
             }
         }
         Value::Mapping(pairs) if !pairs.is_empty() => {
@@ -58,11 +58,11 @@ fn write_node(out: &mut String, node: &Node, indent: usize, place: Place) {
                 }
                 write_key(out, key);
                 let deeper = if matches!(value.value, Value::Sequence(_)) { indent } else { indent + 2 };
-                write_node(out, value, deeper, Place::AfterKey);
+                write_node(out, value, deeper, Separation::AfterKey);
             }
         }
         leaf => {
-            if place == Place::AfterKey || node.tag.is_some() {
+            if place == Separation::AfterKey || node.tag.is_some() {
                 out.push(' ');
             }
             match leaf {
@@ -144,7 +144,7 @@ fn write_quoted(out: &mut String, text: &str) {
 /// The layout of a flow collection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
-    /// Write JSON only.
+    /// Whether only JSON is written.
     pub(super) json: bool,
     /// `None` for one line. Otherwise each entry has its own line; the numbers are the indentation of the line on which
     /// the collection begins, and the width of one level.

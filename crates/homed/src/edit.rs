@@ -1,4 +1,4 @@
-//! Replaces spans of a parsed text. Every byte outside of them stays: comments, order, quoting, layout, line breaks.
+//! Replaces spans of a parsed text. Every byte outside them stays: comments, order, quoting, layout, line breaks.
 //!
 //! New text takes the style of the text around it: block lists keep the indentation of their dashes, flow lists and
 //! JSON stay on one line or keep one entry per line. The functions only collect changes; [`Edits::apply`] makes the new
@@ -175,12 +175,26 @@ impl<'d> Edits<'d> {
             return Ok(());
         }
         let text = self.document.text;
-        for position in gone {
-            let dash = self.dash(key, items, *position)?;
-            let start = dash - self.column(dash)?;
-            let end = items[*position].place.end;
+        let mut is_after_a_block = false;
+        for (position, item) in items.iter().enumerate() {
+            if gone.binary_search(&position).is_err() {
+                is_after_a_block = ends_in_a_block(item);
+                continue;
+            }
+            let dash = self.dash(key, items, position)?;
+            let indent = self.column(dash)?;
+            let end = item.place.end;
             let end = if text[..end].ends_with(['\n', '\r']) { end } else { self.behind_break(line_end(text, end)) };
-            self.change(start..end, "");
+            // An empty line or an indented comment would become part of the block scalar before the entry. A comment
+            // ends the block scalar.
+            let next = &text[end..line_end(text, end)];
+            let is_exposed = is_after_a_block
+                && match next.trim_start_matches([' ', '\t']) {
+                    "" => end < text.len(),
+                    rest => rest.starts_with('#') && rest != next,
+                };
+            let left = if is_exposed { format!("{}#{}", " ".repeat(indent), self.newline) } else { String::new() };
+            self.change(dash - indent..end, left);
         }
         if gone.len() == items.len() {
             let colon = self.colon(key)?;

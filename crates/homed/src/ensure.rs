@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use bursar_protocol::{HomeError, HomeTarget};
-use rustix::fs::{self, AtFlags, Dir, Gid, Mode, OFlags, RenameFlags, Uid};
+use rustix::fs::{self, AtFlags, Dir, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use crate::bounds::Prefix;
@@ -22,8 +22,13 @@ use crate::files::{errno_of, open_beneath};
 const MAX_SKELETON_ENTRIES: usize = 500;
 const MAX_SKELETON_DEPTH: usize = 8;
 
-/// Makes the home of the target beneath its prefix. Returns `false` if the name exists already.
-pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget) -> Result<bool, HomeError> {
+/// The SELinux label of a home. A service that makes a folder in `/home` would leave it with the label of `/home`, and
+/// sshd reads no keys in such a home. With this label, the policy labels `.kube` and `.ssh` when they are made.
+const HOME_LABEL: &[u8] = b"system_u:object_r:user_home_dir_t:s0\0";
+
+/// Makes the directory of the target beneath its prefix, with [`HOME_LABEL`] if it is a home and SELinux is on. Returns
+/// `false` if the name exists already.
+pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget, is_home: bool) -> Result<bool, HomeError> {
     let home = &target.home;
     let not_allowed = || not_allowed(target);
     let (parent, name) = parent(prefix, target)?;
@@ -39,17 +44,18 @@ pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget) -> Result<bool, Ho
         other => from_errno(call, home, other),
     };
     let temporary = temporary(name);
-    let made = make_empty(&parent, &temporary, target).map_err(|(call, errno)| failed(call, errno)).and_then(|()| {
-        match fs::renameat_with(&parent, &temporary, &parent, name, RenameFlags::NOREPLACE) {
-            Ok(()) => Ok(true),
-            Err(Errno::EXIST) => Ok(false),
-            // Older NFS has no NOREPLACE. A plain rename of the empty directory can replace only an empty directory.
-            Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(&parent, &temporary, &parent, name)
-                .map(|()| true)
-                .map_err(|errno| failed("renameat", errno)),
-            Err(errno) => Err(failed("renameat2", errno)),
-        }
-    });
+    let made =
+        make_empty(&parent, &temporary, target, is_home).map_err(|(call, errno)| failed(call, errno)).and_then(|()| {
+            match fs::renameat_with(&parent, &temporary, &parent, name, RenameFlags::NOREPLACE) {
+                Ok(()) => Ok(true),
+                Err(Errno::EXIST) => Ok(false),
+                // Older NFS has no NOREPLACE. A plain rename of the empty directory can replace only an empty directory.
+                Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(&parent, &temporary, &parent, name)
+                    .map(|()| true)
+                    .map_err(|errno| failed("renameat", errno)),
+                Err(errno) => Err(failed("renameat2", errno)),
+            }
+        });
     if !matches!(made, Ok(true)) {
         let _ = fs::unlinkat(&parent, &temporary, AtFlags::REMOVEDIR);
         return made;
@@ -65,7 +71,7 @@ pub(super) fn test_create(prefix: &Prefix, target: &HomeTarget) -> Result<(), Ho
     let (parent, name) = parent(prefix, target)?;
     must_be_roots(prefix, &parent, target)?;
     let temporary = temporary(name);
-    let made = make_empty(&parent, &temporary, target);
+    let made = make_empty(&parent, &temporary, target, false);
     let _ = fs::unlinkat(&parent, &temporary, AtFlags::REMOVEDIR);
     made.map_err(|(call, errno)| match errno {
         Errno::ACCESS | Errno::PERM => HomeError::Squashed { prefix: prefix.path.clone() },
@@ -114,11 +120,20 @@ fn temporary(name: &OsStr) -> OsString {
 
 /// Makes a directory under a temporary name and gives it to the user. A directory of a killed worker is removed first;
 /// the server runs one worker per home at a time.
-fn make_empty(parent: &OwnedFd, temporary: &OsStr, target: &HomeTarget) -> Result<(), (&'static str, Errno)> {
+fn make_empty(
+    parent: &OwnedFd,
+    temporary: &OsStr,
+    target: &HomeTarget,
+    is_home: bool,
+) -> Result<(), (&'static str, Errno)> {
     let _ = fs::unlinkat(parent, temporary, AtFlags::REMOVEDIR);
     fs::mkdirat(parent, temporary, Mode::RWXU).map_err(|errno| ("mkdirat", errno))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = fs::openat(parent, temporary, flags, Mode::empty()).map_err(|errno| ("openat", errno))?;
+    if is_home {
+        // Fails without SELinux, with a policy that has no such label, and on most network file systems.
+        let _ = fs::fsetxattr(&directory, "security.selinux", HOME_LABEL, XattrFlags::REPLACE);
+    }
     if rustix::process::geteuid().is_root() {
         let (uid, gid) = (Uid::from_raw(target.uid), Gid::from_raw(target.gid));
         fs::fchown(&directory, Some(uid), Some(gid)).map_err(|errno| ("fchown", errno))?;

@@ -21,6 +21,8 @@ pub(super) fn from_errno(operation: &str, path: impl Into<PathBuf>, errno: Errno
         Errno::NOTDIR => HomeError::NotADirectory { path },
         Errno::ISDIR => HomeError::NotARegularFile { path, found: "a directory".to_owned() },
         Errno::NXIO => HomeError::NotARegularFile { path, found: "a pipe, a socket or a device".to_owned() },
+        // The file server recalls a delegation of another host; or a program of the user holds a lease.
+        Errno::AGAIN => HomeError::InUse { path, why: "another program or host has a lease on it".to_owned() },
         Errno::BUSY | Errno::TXTBSY => HomeError::Busy { path },
         Errno::NAMETOOLONG => HomeError::BadPath { path, detail: "longer than the file system allows".to_owned() },
         Errno::IO | Errno::UCLEAN => HomeError::Damaged { path },
@@ -52,6 +54,7 @@ mod tests {
         assert_eq!(reason(Errno::ACCESS), "access-denied");
         assert_eq!(reason(Errno::LOOP), "symlink");
         assert_eq!(reason(Errno::IO), "damaged");
+        assert_eq!(reason(Errno::AGAIN), "in-use");
         assert_eq!(reason(Errno::NOTCONN), "not-connected");
         assert_eq!(reason(Errno::KEYEXPIRED), "no-ticket");
         assert_eq!(reason(Errno::BUSY), "busy");

@@ -61,7 +61,7 @@ pub(super) type Content = Option<Zeroizing<Vec<u8>>>;
 pub(super) struct Exchanged<T> {
     /// The value that the last call of `merge` returned.
     pub(super) value: T,
-    /// The file was written.
+    /// Whether the file was written.
     pub(super) changed: bool,
     /// The age in seconds of another program's lock that was overridden; `None` if there was none.
     pub(super) overridden: Option<u64>,
@@ -96,6 +96,7 @@ pub(super) fn exchange<T, B>(
         let Some(content) = content else {
             return Ok(Exchanged { value, changed: false, overridden: overridden(&lock) });
         };
+        directory.limit(name, content.len() as u64)?;
         let temporary = directory.temporary(&content)?;
         if lock.is_none() {
             lock = Some(Lock::take(directory, name, temporary.made_at()?, patience)?);

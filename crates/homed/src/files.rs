@@ -303,19 +303,21 @@ impl Directory<'_> {
         };
         let found = fs::fstat(&file).map_err(|errno| self.failed("fstat", name, errno))?;
         self.check(name, &found)?;
-        let too_large = |size| HomeError::TooLarge { path: self.path_of(name), size, limit: MAX_FILE_BYTES };
         let size = u64::try_from(found.st_size).unwrap_or(u64::MAX);
-        if size > MAX_FILE_BYTES {
-            return Err(too_large(size));
-        }
+        self.limit(name, size)?;
         let mut content = Zeroizing::new(Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1));
         let read = (&mut file).take(MAX_FILE_BYTES + 1).read_to_end(&mut content);
         read.map_err(|error| self.failed("read", name, errno_of(&error)))?;
-        if content.len() as u64 > MAX_FILE_BYTES {
-            return Err(too_large(content.len() as u64));
-        }
+        self.limit(name, content.len() as u64)?;
         let version = Version::of(&found);
         Ok(Some(Existing { content, mode: found.st_mode & 0o7777, owner: found.st_uid, version, file }))
+    }
+
+    /// Refuses a size that is not read. A file of this size is not written either, because our entries in it could
+    /// never be changed or removed.
+    pub(super) fn limit(&self, name: &Path, size: u64) -> Result<(), HomeError> {
+        let too_large = || HomeError::TooLarge { path: self.path_of(name), size, limit: MAX_FILE_BYTES };
+        if size > MAX_FILE_BYTES { Err(too_large()) } else { Ok(()) }
     }
 
     fn check(&self, name: &Path, found: &Stat) -> Result<(), HomeError> {

@@ -16,7 +16,7 @@ pub(super) struct Certificate {
     pub(super) pem: String,
     /// `SubjectPublicKeyInfo`, DER.
     public_key: Vec<u8>,
-    /// The subject has a group of Bursar, as every certificate that the daemon requests does.
+    /// Whether the subject has a group of Bursar, as it has in every certificate that the daemon requests.
     is_ours: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Merges our entries into the text of a user's kubeconfig, and removes them again, without changing the user's part.
 //!
-//! Uses no file and no clock. Entries are found by our names, and every byte outside of them stays as it is, because
+//! Uses no file and no clock. Entries are found by our names, and every byte outside them stays as it is, because
 //! [`edit`](crate::edit) replaces spans. `current-context` is set only if it is missing, empty, or names an entry of
 //! ours that is removed. The format is `k8s.io/client-go/tools/clientcmd/api/v1.Config`.
 //!
@@ -41,7 +41,7 @@ pub enum KubeconfigError {
     #[error("an entry of its `{0}` has a key twice")]
     Twice(&'static str),
     /// An entry with one of our names belongs to the user.
-    #[error("{0} in it is not ours")]
+    #[error("{0} in it is not Bursar's")]
     Foreign(String),
 }
 

@@ -148,6 +148,32 @@ fn a_current_context_is_set_where_there_is_none_or_an_empty_one() {
 }
 
 #[test]
+fn a_current_context_that_cannot_be_edited_does_not_keep_our_key_in_the_file() {
+    for current in ["current-context: |-\n  toolforge\n", "current-context: &a toolforge\nx: *a\n"] {
+        let text = merged(current);
+        let removed = remove(&text, &entries().names()).expect("the entries can be removed").expect("the text changes");
+        assert!(removed.starts_with(current) && !removed.contains("bursar-prod"), "{}", *removed);
+    }
+}
+
+#[test]
+fn what_is_behind_our_entry_does_not_become_part_of_a_block_scalar_before_it() {
+    for (scalar, mark, behind) in [
+        ("|", "  #\n", "      # mine\n"),
+        ("|+", "  #\n", "\nkind: Config\n"),
+        (">", "  #\n", "\n      # mine\n"),
+        ("|", "", "# mine\n"),
+        ("|", "", "  - name: more\n"),
+        ("|", "", ""),
+    ] {
+        let own = format!("users:\n  - name: me\n    note: {scalar}\n      text\n");
+        let text = format!("{own}  - name: bursar-prod\n    user: {{}}\n{behind}");
+        let removed = remove(&text, &entries().names()).expect("the entry can be removed").expect("the text changes");
+        assert_eq!(*removed, format!("{own}{mark}{behind}"));
+    }
+}
+
+#[test]
 fn our_user_entry_holds_our_credential_only() {
     let text = merged(
         "users:\n- name: bursar-prod\n  user: {token: old, exec: {command: x}, extensions: [1]}\n- {name: bursar-prod, user: {token: twice}}\n- name: z\n",
@@ -177,7 +203,7 @@ fn json_kubeconfigs_stay_json() {
 }
 
 #[test]
-fn a_file_that_is_no_kubeconfig_is_refused() {
+fn a_file_that_is_not_a_kubeconfig_is_refused() {
     for text in [
         "- a\n",
         "hello",
@@ -246,13 +272,13 @@ fn inspection_finds_a_matching_pair_and_returns_no_key() {
 #[test]
 fn entries_that_a_user_named_like_ours_stay_the_users() {
     let context = "contexts:\n- {name: toolforge, context: {cluster: mine, user: me}}\n";
-    assert_eq!(refused(context), "context `toolforge` in it is not ours");
+    assert_eq!(refused(context), "context `toolforge` in it is not Bursar's");
     let without_user = "contexts:\n- {name: toolforge, context: {cluster: mine}}\n";
-    assert_eq!(refused(without_user), "context `toolforge` in it is not ours");
+    assert_eq!(refused(without_user), "context `toolforge` in it is not Bursar's");
     let cluster = "clusters:\n- {name: toolforge, cluster: {server: 'https://mine'}}\n";
-    assert_eq!(refused(cluster), "cluster `toolforge` in it is not ours");
+    assert_eq!(refused(cluster), "cluster `toolforge` in it is not Bursar's");
     let used = "clusters:\n- {name: toolforge, cluster: {server: 'https://10.0.0.1:6443'}}\ncontexts:\n- {name: x, context: {cluster: toolforge, user: me}}\n";
-    assert_eq!(refused(used), "cluster `toolforge` in it is not ours");
+    assert_eq!(refused(used), "cluster `toolforge` in it is not Bursar's");
     for text in [context, without_user, cluster, used] {
         assert_eq!(remove(text, &entries().names()).expect("the entries can be removed"), None, "{text}");
         merge(text, &entries(), &["toolforge".to_owned()]).expect("the names count as ours").expect("the text changes");
@@ -374,7 +400,7 @@ proptest! {
     }
 }
 
-/// Whether `of` contains every byte of `text` in order. The bytes between them are ours.
+/// Whether `of` contains all bytes of `text` in the same order. The bytes between them are ours.
 fn is_part_of(text: &str, of: &str) -> bool {
     let mut bytes = of.bytes();
     text.bytes().all(|byte| bytes.any(|other| other == byte))

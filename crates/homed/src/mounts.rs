@@ -23,13 +23,14 @@ pub(super) fn refuse_users_own(prefix: &Prefix, target: &HomeTarget) -> Result<(
     found.find(|mount| whole.starts_with(mount)).map_or(Ok(()), |path| Err(HomeError::OtherFileSystem { path }))
 }
 
-/// Returns where such a file system is mounted at, above or beneath a folder of a prefix, whose real path is `real`.
+/// Returns the mount point of a FUSE file system that a user mounted at, above or beneath a folder of a prefix. `real`
+/// is the real path of the prefix.
 pub(super) fn around(real: &Path, home: &Path) -> Option<PathBuf> {
     let whole = real.join(home);
     users_own(real).into_iter().find(|mount| whole.starts_with(mount) || mount.starts_with(&whole))
 }
 
-/// Returns where such file systems are mounted beneath a prefix, whose real path is `real`.
+/// Returns the mount points of FUSE file systems that users mounted beneath a prefix, whose real path is `real`.
 fn users_own(real: &Path) -> Vec<PathBuf> {
     let table = table();
     let mounts = table.split(|byte| *byte == b'\n').filter_map(of_user);

@@ -32,7 +32,7 @@ use crate::{authorized_keys, ensure, mounts};
 /// The first line that a worker reads. It comes from the server; the second line is the request as the client sent it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Order {
+pub(super) struct WorkerHeader {
     /// The limits for requests. The worker checks the request against them again.
     pub(super) bounds: Bounds,
     /// The time for the name of a backup, `20260131T235959Z` in UTC. The worker does not read the clock.
@@ -84,7 +84,7 @@ fn read_and_obey(reply: &Reply, parent: Pid) -> Result<Answer, HomeError> {
     let read = (&*reply.socket).take(most as u64).read_to_end(&mut input);
     read.map_err(|error| bad(format!("the server's socket: {error}")))?;
     let mut lines = input.splitn(2, |byte| *byte == b'\n');
-    let order: Order = serde_json::from_slice(lines.next().unwrap_or_default())
+    let order: WorkerHeader = serde_json::from_slice(lines.next().unwrap_or_default())
         .map_err(|error| bad(format!("order: {}", place(&error))))?;
     let request: Request = serde_json::from_slice(lines.next().unwrap_or_default())
         .map_err(|error| bad(format!("request: {}", place(&error))))?;
@@ -115,7 +115,7 @@ pub(super) fn place(error: &serde_json::Error) -> String {
     format!("{what} at column {}", error.column())
 }
 
-fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<Answer, HomeError> {
+fn obey(order: &WorkerHeader, request: &Request, parent: Pid, reply: &Reply) -> Result<Answer, HomeError> {
     if request.version != PROTOCOL_VERSION {
         return Err(HomeError::BadRequest { detail: format!("version {} is not known", request.version) });
     }
@@ -128,7 +128,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
     if request.work.is_about_the_kubeconfig() {
         order.bounds.admit_file(target)?;
     }
-    // Before the home is touched: a user's own file system may never answer.
+    // This check comes before the home is touched, because a user's own file system may never answer.
     mounts::refuse_users_own(prefix, target)?;
     if request.work == Work::TestCreate {
         return ensure::test_create(prefix, target).map(|()| Answer::Writable);
@@ -136,7 +136,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
     let created = match &request.work {
         Work::EnsureHome { create: true, .. } | Work::MakeDirectory { .. } => {
             refuse_stand_in(&order.bounds, target)?;
-            ensure::make_home(prefix, target)?
+            ensure::make_home(prefix, target, matches!(request.work, Work::EnsureHome { .. }))?
         }
         _ => false,
     };
@@ -168,7 +168,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
             }
             Ok(Answer::HomeReady { created })
         }
-        // Answered above, before a home is opened.
+        // Such a request was answered above, before a home is opened.
         Work::TestCreate => Ok(Answer::Writable),
         Work::Inspect { names } => {
             let found = place.inspect(names)?;
@@ -280,7 +280,8 @@ impl CpuLimit {
         }
         let mut signals = SigSet::empty();
         signals.add(NixSignal::SIGXCPU);
-        // Must be blocked before the thread starts: the thread waits for the signal, which must not kill any thread.
+        // The signal must be blocked before the thread starts: the thread waits for it, and it must not kill any
+        // thread.
         signals.thread_block().map_err(|errno| no_limit(&errno.to_string()))?;
         let (reply, path, seconds) = (self.reply.clone(), self.path.clone(), self.seconds);
         let wait = move || {

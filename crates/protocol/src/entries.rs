@@ -142,7 +142,7 @@ impl EntryNames {
     pub fn check(&self) -> Result<(), String> {
         let mut all = self.clusters.iter().chain(&self.contexts).chain([&self.user]);
         if !is_our_user(&self.user) {
-            return Err(format!("the name of a user of ours begins with {USER_PREFIX}"));
+            return Err(format!("the name of a user entry of Bursar begins with {USER_PREFIX}"));
         }
         if all.any(|name| name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control)) {
             return Err("the name of an entry is empty, too long, or has control characters".to_owned());

@@ -28,7 +28,7 @@ pub use crate::limits::{
     DAEMON_CONNECTIONS, GID_FLOOR, MAX_ANSWER_BYTES, MAX_CONCURRENT, MAX_CONNECTIONS, MAX_GROUPS, MAX_REQUEST_BYTES,
     UID_FLOOR, USUAL_KUBECONFIG, USUAL_REQUEST_BYTES,
 };
-pub use crate::notice::{Notice, is_plain};
+pub use crate::notice::{SuspensionNotice, is_plain};
 pub use crate::proof::{
     Grant, Login, TOKEN, TOKEN_FILES, TokenFiles, UserEntry, UserProof, folder, is_issuer, is_word,
 };

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// argument of the script, not a part of it, so the shell does not execute anything in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Notice {
+pub struct SuspensionNotice {
     /// The account in the sentence, such as `tool foo`.
     pub account: String,
     /// The beginning of the suspension.
@@ -24,7 +24,7 @@ pub const MAX_NOTICE_BYTES: usize = 256;
 /// Prints its first argument to standard error, and fails.
 const SCRIPT: &str = "printf '%s\\n' \"$1\" >&2; exit 1";
 
-impl Notice {
+impl SuspensionNotice {
     /// Checks that the notice can be written. If not, returns the reason.
     pub fn check(&self) -> Result<(), String> {
         let Self { account, since, until, contact } = self;
@@ -64,9 +64,9 @@ mod tests {
 
     use super::*;
 
-    fn notice(contact: &str) -> Notice {
+    fn notice(contact: &str) -> SuspensionNotice {
         let (account, since) = ("tool foo".to_owned(), "2026-11-22T21:00:00Z".to_owned());
-        Notice { account, since, until: None, contact: contact.to_owned() }
+        SuspensionNotice { account, since, until: None, contact: contact.to_owned() }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Notice, SecretText, is_our_user};
+use crate::{SecretText, SuspensionNotice, is_our_user};
 
 /// An item of `users[]` in a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub enum UserProof {
     /// A login with kubelogin.
     Login(Login),
     /// No credential: kubectl prints why there is none.
-    Notice(Notice),
+    Notice(SuspensionNotice),
 }
 
 /// The files of a folder next to the kubeconfig; the folder has the name of the user entry. The files are named as in

@@ -162,8 +162,8 @@ impl HomeError {
     }
 }
 
-const NOT_YAML: &str = "have the account's owner repair the file or move it away; if the text is no YAML at all, \
-    home = { replace_unparsable = true } in the class has it replaced (a dated copy is kept next to it)";
+const NOT_YAML: &str = "have the account's owner repair the file or move it away; if the text is not YAML at all, \
+    set home = { replace_unparsable = true } in the class, and Bursar replaces the file (and keeps a dated copy next to it)";
 
 /// If fewer bytes are free, even a kubeconfig does not fit. In that case, the size that the file system reports is
 /// taken for the folder's quota.

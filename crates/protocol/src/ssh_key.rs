@@ -51,7 +51,7 @@ impl SshKey {
         let blob = STANDARD.decode(encoded).map_err(|_| format!("has no valid base64 after {kind}"))?;
         let mut rest = Blob(&blob);
         if rest.text() != Some(kind.as_bytes()) {
-            return Err(format!("has content of another type than {kind}"));
+            return Err(format!("has content of a type other than {kind}"));
         }
         rest.key(kind)
             .filter(|()| rest.0.is_empty())

@@ -25,7 +25,7 @@ struct Arguments {
 
 #[derive(Args)]
 struct Serve {
-    /// Folder with tls.crt, tls.key, rules.json, seal.pub and, outside of the cluster, kubeconfig
+    /// Folder with tls.crt, tls.key, rules.json, seal.pub and, outside the cluster, kubeconfig
     #[arg(long, value_name = "FOLDER", required = true)]
     dir: Option<PathBuf>,
     /// Address that answers the API server's reviews
@@ -56,7 +56,7 @@ enum Command {
 
 #[derive(Args)]
 struct Approve {
-    /// Folder with rules.json and, outside of the cluster, kubeconfig
+    /// Folder with rules.json and, outside the cluster, kubeconfig
     #[arg(long, value_name = "FOLDER")]
     dir: PathBuf,
     /// Address for probes and Prometheus

@@ -1,5 +1,4 @@
-//! The rules of the daemon admission policy, each with the message of its refusal. PURE: no runtime, no client, no file
-//! system, no clock.
+//! The rules of the daemon admission policy, each with the message of its refusal. PURE.
 
 use serde_json::{Value, json};
 
@@ -317,7 +316,7 @@ fn requests_message(needs: &Needs, confinement: &Confinement) -> String {
     )
 }
 
-/// The certificate of a webhook outside of the cluster lasts a year, and its request has a fixed name. CEL cannot read
+/// The certificate of a webhook outside the cluster lasts a year, and its request has a fixed name. CEL cannot read
 /// the subject, so while the daemon approves, any subject can be requested under that name.
 fn requests(needs: &Needs, confinement: &Confinement) -> String {
     let longest = longest(needs);

@@ -33,9 +33,9 @@ impl Reserved {
 /// The generations that this process may find in one cluster. It lives longer than a connection.
 ///
 /// Only a process with this ledger writes the mark. If the mark is higher than these generations, the process that
-/// wrote it knew a later state: the ledger was rolled back before this process opened it, or this process was rolled
-/// back with the memory of its virtual machine. The ledger's current generation cannot show this, because new accounts
-/// and orders raise it.
+/// wrote the mark knew a later state. So either the ledger was rolled back before this process opened it, or this
+/// process was rolled back with the memory of its virtual machine. The ledger's current generation cannot show this,
+/// because new accounts and orders raise it.
 #[derive(Debug)]
 pub struct KnownGenerations {
     known: Mutex<Known>,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::generations::{KnownGenerations, Reserved};
-use super::{CLAIM, Found, HOLDER, MarkOwner, Own, REFUSED, maps};
+use super::{CLAIM, FoundMark, HOLDER, MarkOwner, Own, REFUSED, maps};
 use crate::bootstrap::roles::{MARK, NAMESPACE, labels};
 use crate::bootstrap::{AccessError, answered};
 use crate::contract::MANAGER;
@@ -42,7 +42,7 @@ pub struct MarkKeeper {
     owner: MarkOwner,
     client: Client,
     api: Api<ConfigMap>,
-    found: Mutex<Found>,
+    found: Mutex<FoundMark>,
     /// The values to which the mark is raised. They cover all accounts known so far, so that many accounts need one
     /// write.
     reserved: Mutex<Reserved>,
@@ -76,7 +76,7 @@ impl MarkKeeper {
     pub fn new(
         client: &Client,
         owner: MarkOwner,
-        found: Found,
+        found: FoundMark,
         last: Reserved,
         generations: Arc<KnownGenerations>,
     ) -> Arc<Self> {
@@ -99,8 +99,8 @@ impl MarkKeeper {
         self.owner.sealer.public_key()
     }
 
-    pub(super) fn take(&self, found: Found) -> Found {
-        if let Found::Own(own) = &found {
+    pub(super) fn take(&self, found: FoundMark) -> FoundMark {
+        if let FoundMark::Own(own) = &found {
             self.generations.hear(own.generation);
             let is_held = own.holder.as_deref().is_none_or(|holder| holder == self.owner.instance);
             if self.holds.load(Ordering::Relaxed) && !is_held {
@@ -109,7 +109,7 @@ impl MarkKeeper {
             }
         }
         // One read may be refused while the API server starts or a role is replaced. The known mark stays then.
-        if found != Found::Hidden {
+        if found != FoundMark::Hidden {
             self.found.lock().clone_from(&found);
         }
         found
@@ -125,7 +125,7 @@ impl MarkKeeper {
     /// this process was rolled back with its memory, or the cluster was unreachable, the watch is broken and reports
     /// the mark only later. If this read fails, the last known mark decides; usually the next requests then fail too.
     pub async fn confirm(&self) -> bool {
-        if *self.found.lock() != Found::Hidden {
+        if *self.found.lock() != FoundMark::Hidden {
             self.look().await;
         }
         self.may_write()
@@ -146,11 +146,11 @@ impl MarkKeeper {
     /// Whether the mark contains all uids. A mark that cannot be read counts as complete.
     fn has_uids(&self) -> bool {
         match &*self.found.lock() {
-            Found::Own(own) => {
+            FoundMark::Own(own) => {
                 let reserved = self.reserved.lock();
                 reserved.uids.is_empty() || own.uids == reserved.uids
             }
-            Found::Absent | Found::Unproven { .. } | Found::Hidden => true,
+            FoundMark::Absent | FoundMark::Unproven { .. } | FoundMark::Hidden => true,
         }
     }
 
@@ -161,11 +161,11 @@ impl MarkKeeper {
             return false;
         }
         match &*self.found.lock() {
-            Found::Own(own) => own.generation >= generation,
-            Found::Absent => false,
+            FoundMark::Own(own) => own.generation >= generation,
+            FoundMark::Absent => false,
             // Editing the mark must not stop the daemon. The mark of a former owner is replaced.
-            Found::Unproven { ledger, .. } => *ledger == self.owner.ledger_id,
-            Found::Hidden => true,
+            FoundMark::Unproven { ledger, .. } => *ledger == self.owner.ledger_id,
+            FoundMark::Hidden => true,
         }
     }
 
@@ -201,11 +201,11 @@ impl MarkKeeper {
         let found = self.found.lock().clone();
         let is_first = self.generations.sends(generation);
         let written = match found {
-            Found::Own(Own { version, .. }) | Found::Unproven { version, .. } => {
+            FoundMark::Own(Own { version, .. }) | FoundMark::Unproven { version, .. } => {
                 let change = json!({"metadata": {"resourceVersion": version}, "data": self.signed(generation)});
                 self.patch(&by_us(), &Patch::Merge(change)).await
             }
-            Found::Absent | Found::Hidden => self.create(generation).await,
+            FoundMark::Absent | FoundMark::Hidden => self.create(generation).await,
         };
         if is_first && written.as_ref().is_err_and(AccessError::is_conflict) {
             self.generations.was_not_written(generation);
@@ -246,12 +246,12 @@ impl MarkKeeper {
         let me = &self.owner.instance;
         let (found, last) = (self.found.lock().clone(), self.reserved.lock().generation);
         let holder = match found {
-            Found::Hidden | Found::Unproven { .. } => return Ok(Claim::Held),
-            Found::Own(own) => own.holder,
-            Found::Absent => match self.write(last).await {
+            FoundMark::Hidden | FoundMark::Unproven { .. } => return Ok(Claim::Held),
+            FoundMark::Own(own) => own.holder,
+            FoundMark::Absent => match self.write(last).await {
                 Ok(()) => return Ok(Claim::Held),
                 Err(error) if error.is_conflict() => match self.read().await? {
-                    Found::Own(own) => own.holder,
+                    FoundMark::Own(own) => own.holder,
                     _ => return Ok(Claim::Held),
                 },
                 Err(error) => return Err(error),
@@ -275,12 +275,12 @@ impl MarkKeeper {
     async fn claim_from(&self, holder: &str) -> Result<Claim, AccessError> {
         let me = &self.owner.instance;
         let cluster = &self.owner.cluster;
-        tracing::info!(%cluster, "this ledger ran elsewhere, or before a reboot: asking whether it still does");
+        tracing::info!(%cluster, "another process ran with this ledger before: asking whether it still runs");
         self.merge(json!({CLAIM: me, REFUSED: null})).await?;
         let begun = tokio::time::Instant::now();
         while begun.elapsed() < CLAIM_WAITS {
             tokio::time::sleep(LOOK_EVERY).await;
-            let Found::Own(own) = self.read().await? else { return Ok(Claim::Held) };
+            let FoundMark::Own(own) = self.read().await? else { return Ok(Claim::Held) };
             let mine = own.claim.as_deref() == Some(me) && own.holder.as_deref() == Some(holder);
             if !mine || own.refused.as_deref() == Some(me) {
                 return Ok(Claim::Refused);
@@ -293,7 +293,7 @@ impl MarkKeeper {
     /// over.
     #[must_use]
     pub fn watch(self: &Arc<Self>) -> Option<AbortOnDropHandle<()>> {
-        if *self.found.lock() == Found::Hidden {
+        if *self.found.lock() == FoundMark::Hidden {
             return None;
         }
         let keeper = Arc::clone(self);
@@ -312,7 +312,7 @@ impl MarkKeeper {
                 match event {
                     Some(Ok(Event::Apply(map) | Event::InitApply(map))) => keeper.heard(&map).await,
                     Some(Ok(Event::Delete(_))) => {
-                        *keeper.found.lock() = Found::Absent;
+                        *keeper.found.lock() = FoundMark::Absent;
                         keeper.generations.notify();
                     }
                     Some(Ok(Event::Init)) => {}
@@ -339,27 +339,27 @@ impl MarkKeeper {
         let _ = tokio::time::timeout(CONFIRMED_WITHIN, looked).await;
     }
 
-    async fn refuse(&self, found: Found) {
-        let Found::Own(own) = found else { return };
+    async fn refuse(&self, found: FoundMark) {
+        let FoundMark::Own(own) = found else { return };
         if self.may_write()
             && let Some(claim) = own.claim.filter(|claim| *claim != self.owner.instance)
             && own.refused.as_deref() != Some(&*claim)
         {
             let cluster = &self.owner.cluster;
-            tracing::warn!(%cluster, "a copy of this ledger asked to run in this one's place, and was refused");
+            tracing::warn!(%cluster, "a process with a copy of this ledger asked to run instead of this process, and was refused");
             if let Err(error) = self.merge(json!({REFUSED: claim})).await {
-                tracing::error!(%cluster, error = chain(&error), "the copy of this ledger was not refused");
+                tracing::error!(%cluster, error = chain(&error), "cannot refuse the process with a copy of this ledger");
             }
         }
     }
 
-    async fn read(&self) -> Result<Found, AccessError> {
+    async fn read(&self) -> Result<FoundMark, AccessError> {
         Ok(self.take(self.owner.read(&self.client).await?))
     }
 
     fn signed(&self, generation: u64) -> Value {
         let mut uids = self.reserved.lock().uids.clone();
-        if let (true, Found::Own(own)) = (uids.is_empty(), &*self.found.lock()) {
+        if let (true, FoundMark::Own(own)) = (uids.is_empty(), &*self.found.lock()) {
             // No class has a range of uids now. The mark keeps its uids, because a class may get a range later.
             uids.clone_from(&own.uids);
         }

@@ -50,7 +50,7 @@ async fn a_running_process_stops_when_the_mark_is_higher_than_what_it_wrote() {
 async fn a_holder_that_was_replaced_writes_nothing_more() {
     let (generations, stop) = generations(90);
     let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
-    let client = Client::try_from(config).expect("a client");
+    let client = Client::try_from(config).expect("the configuration is valid");
     let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
     let mut other = map(90);
     other.data.get_or_insert_default().insert(HOLDER.to_owned(), "another process".to_owned());
@@ -69,9 +69,9 @@ async fn a_holder_that_was_replaced_writes_nothing_more() {
 async fn a_mark_that_was_readable_stays_known_if_one_read_is_refused() {
     let (generations, _) = generations(90);
     let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
-    let client = Client::try_from(config).expect("a client");
+    let client = Client::try_from(config).expect("the configuration is valid");
     let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
-    keeper.take(Found::Hidden);
+    keeper.take(FoundMark::Hidden);
     assert!(keeper.covers(90) && !keeper.covers(91));
 }
 

@@ -1,5 +1,5 @@
 //! Admission policies for adopted namespaces. They contain the rules of `server_rules`, and the rules on hosts and
-//! volumes that the webhook judges in tenants' namespaces. PURE: no runtime, no client, no file system, no clock.
+//! volumes that the webhook judges in tenants' namespaces. PURE.
 //!
 //! Adopted namespaces carry no seal. Therefore each class has policies of its own, which match namespaces by the
 //! class's selector. `init` also makes the bindings, and the daemon may change neither them nor the policies.
@@ -353,7 +353,7 @@ mod tests {
     fn given(change: impl FnOnce(&mut AdoptedAdmission)) -> Vec<Adopting> {
         let mut policy = sample();
         let mut class: Class = profile();
-        let From::Adopted(adopts) = &mut class.from else { panic!("it adopts") };
+        let From::Adopted(adopts) = &mut class.from else { panic!("the class adopts namespaces") };
         change(&mut adopts.admission);
         policy.classes.insert(class.name.clone(), class);
         Adopting::of(&policy, &prod())
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn the_selector_matches_no_namespace_of_a_tenant_or_of_bursar() {
-        let selector = Selector::parse("a=b,c notin (d),e,!f").expect("a selector");
+        let selector = Selector::parse("a=b,c notin (d),e,!f").expect("the text is a selector");
         assert_eq!(
             selected(&selector),
             json!({"matchExpressions": [

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::super::{AccessError, answered};
 use super::WebhookRequest;
 use crate::admission::Resolved;
-use crate::admission::existing::{Broken, KINDS, Kind, NOT_JUDGED, by_server, by_webhook};
+use crate::admission::existing::{Broken, JudgedKind, KINDS, NOT_JUDGED, by_server, by_webhook};
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{CLASS, identity_of};
 use crate::desired::former_classes;
@@ -24,7 +24,7 @@ use crate::telemetry::SharedMetrics;
 
 /// A rule that an object breaks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Found {
+pub struct BrokenRule {
     /// For example `tool:foo`; empty if the namespace has no valid seal.
     pub account: String,
     /// The class that the namespace's label names.
@@ -35,7 +35,7 @@ pub struct Found {
     /// The rule, and what is wrong.
     #[serde(flatten)]
     pub broken: Broken,
-    /// An administrator excepted the account from this rule.
+    /// Whether an administrator excepted the account from this rule.
     pub excepted: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Audit {
     /// Number of judged objects.
     pub objects: u64,
     /// Sorted by account, namespace, object and rule.
-    pub found: Vec<Found>,
+    pub found: Vec<BrokenRule>,
     /// Rules with mode `off`, by class.
     pub off: BTreeMap<String, Vec<String>>,
     /// What the audit does not judge ([`NOT_JUDGED`]).
@@ -61,7 +61,7 @@ struct Tenant {
     account: String,
     class: String,
     resolved: Resolved,
-    /// Removed from `resolved`, so that the audit also finds what the exceptions allow.
+    /// The tenant's exceptions. `resolved` does not have them, so that the audit also finds what they allow.
     exceptions: BTreeSet<ExceptedRule>,
 }
 
@@ -133,7 +133,7 @@ pub async fn audit(
             let server = class.map_or(&unknown, |class| &class.admission.server);
             broken.extend(by_server(server, unchosen, kind, &object));
             let object = format!("{}/{}", kind.resource, object["metadata"]["name"].as_str().unwrap_or_default());
-            found.extend(broken.into_iter().map(|broken| Found {
+            found.extend(broken.into_iter().map(|broken| BrokenRule {
                 account: tenant.account.clone(),
                 class: tenant.class.clone(),
                 namespace: namespace.to_owned(),
@@ -150,8 +150,9 @@ pub async fn audit(
         }
     }
     audit.found.sort_by(|one, other| {
-        let key =
-            |found: &Found| (found.account.clone(), found.namespace.clone(), found.object.clone(), found.broken.rule);
+        let key = |found: &BrokenRule| {
+            (found.account.clone(), found.namespace.clone(), found.object.clone(), found.broken.rule)
+        };
         key(one).cmp(&key(other))
     });
     Ok(audit)
@@ -169,8 +170,8 @@ fn follows(object: &Value, deployments: &HashMap<String, Value>) -> bool {
 }
 
 /// The path that lists a kind in the whole cluster; `None` if the cluster does not have the kind.
-async fn path(client: &Client, kind: Kind) -> Result<Option<String>, AccessError> {
-    let Kind { group, resource } = kind;
+async fn path(client: &Client, kind: JudgedKind) -> Result<Option<String>, AccessError> {
+    let JudgedKind { group, resource } = kind;
     if group.is_empty() {
         return Ok(Some(format!("/api/v1/{resource}")));
     }

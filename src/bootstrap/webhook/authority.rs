@@ -21,13 +21,13 @@ use crate::bootstrap::{AccessError, files};
 use crate::certificate::{self, Issued};
 use crate::identity::ClusterName;
 
-/// An authority is valid for four years and replaced after two. A certificate for a year (outside of the cluster)
+/// An authority is valid for four years and replaced after two. A certificate for a year (outside the cluster)
 /// therefore never outlives its authority.
 const AUTHORITY: Duration = Duration::from_hours(4 * 365 * 24);
 const REPLACED_AFTER: SignedDuration = SignedDuration::from_hours(2 * 365 * 24);
 /// The lifetime of a certificate in the cluster. It is renewed after two thirds.
 pub(super) const WITHIN: Duration = Duration::from_hours(30 * 24);
-/// The lifetime of a certificate outside of the cluster, which is not renewed automatically.
+/// The lifetime of a certificate outside the cluster, which is not renewed automatically.
 pub const OUTSIDE: Duration = Duration::from_hours(365 * 24);
 /// Certificates are backdated by this much, so that clocks that are slow by less accept them.
 const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
@@ -66,8 +66,10 @@ impl Authorities {
         for path in names.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "pem")) {
             let text = std::fs::read_to_string(&path).map(Zeroizing::new);
             let text = text.map_err(|source| AccessError::Read { path: path.clone(), source })?;
-            let authority = authority(&text)
-                .ok_or(AccessError::Incomplete { path, what: "it is not one of our authorities; move it away" })?;
+            let authority = authority(&text).ok_or(AccessError::Incomplete {
+                path,
+                what: "it is not a certificate authority of Bursar; move it away",
+            })?;
             if authority.issued.not_after > now {
                 own.push(authority);
             }
@@ -87,8 +89,8 @@ impl Authorities {
         Ok(())
     }
 
-    /// Returns the authorities that the API server must trust: our own, and the unexpired authorities of `believed`.
-    /// The API server trusts the latter already, and they may belong to a former host.
+    /// Returns the authorities that the API server must trust: our own, and the unexpired authorities of `believed`,
+    /// which the API server trusts already and which may belong to a former host.
     pub(super) fn bundle(&self, believed: &str, now: Timestamp) -> String {
         let mut bundle: Vec<String> = self.own.iter().map(|authority| authority.pem.trim().to_owned()).collect();
         for pem in certificates(believed) {
@@ -203,35 +205,35 @@ mod tests {
     use super::*;
 
     fn at(days: i64) -> Timestamp {
-        let start: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().expect("the time is valid");
         start + SignedDuration::from_hours(24 * days)
     }
 
     fn open(folder: &Path, days: i64) -> Authorities {
-        Authorities::open(folder, &ClusterName("prod".into()), at(days)).expect("authorities")
+        Authorities::open(folder, &ClusterName("prod".into()), at(days)).expect("the folder has no broken authority")
     }
 
     fn sign(authorities: &Authorities, believed: &str, days: i64) -> Option<Serving> {
         let names = ["localhost".to_owned(), "10.0.0.5".to_owned()];
-        authorities.sign(&names, WITHIN, believed, at(days)).expect("a certificate")
+        authorities.sign(&names, WITHIN, believed, at(days)).expect("the authority signs")
     }
 
     /// Whether an authority in `bundle` signed the certificate, according to openssl.
     fn is_signed_by(serving: &Serving, bundle: &str) -> bool {
-        let folder = tempfile::TempDir::new().expect("a folder");
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);
-            std::fs::write(&path, text).expect("written");
+            std::fs::write(&path, text).expect("the folder is writable");
             path
         };
         let mut command = std::process::Command::new("openssl");
         command.args(["verify", "-no_check_time", "-CAfile"]).arg(file("ca.pem", bundle));
-        command.arg(file("leaf.pem", &serving.certificate)).output().expect("openssl").status.success()
+        command.arg(file("leaf.pem", &serving.certificate)).output().expect("openssl is installed").status.success()
     }
 
     #[test]
     fn a_new_authority_signs_after_it_was_trusted_for_a_while() {
-        let folder = tempfile::TempDir::new().expect("a folder");
+        let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         let first = open(folder.path(), 0);
         let old = first.bundle("", at(0));
         let serving = sign(&first, "", 0).expect("no other authority is trusted");
@@ -242,9 +244,9 @@ mod tests {
         let both = open(folder.path(), 800);
         let bundle = both.bundle(&old, at(800));
         assert_eq!(certificates(&bundle).len(), 2);
-        let serving = sign(&both, &old, 800).expect("the old one signs");
+        let serving = sign(&both, &old, 800).expect("the old authority signs");
         assert!(is_signed_by(&serving, &old), "the API server does not trust the new authority yet");
-        let serving = sign(&open(folder.path(), 801), &bundle, 801).expect("the new one signs");
+        let serving = sign(&open(folder.path(), 801), &bundle, 801).expect("the new authority signs");
         assert!(is_signed_by(&serving, &bundle) && !is_signed_by(&serving, &old));
 
         let one = open(folder.path(), 1500).bundle(&bundle, at(1500));
@@ -253,7 +255,10 @@ mod tests {
 
     #[test]
     fn another_host_waits_until_its_authority_is_trusted() {
-        let (here, there) = (tempfile::TempDir::new().expect("a folder"), tempfile::TempDir::new().expect("a folder"));
+        let (here, there) = (
+            tempfile::TempDir::new().expect("the temporary folder is writable"),
+            tempfile::TempDir::new().expect("the temporary folder is writable"),
+        );
         let former = open(here.path(), 0).bundle("", at(0));
         let other = open(there.path(), 10);
         assert!(sign(&other, &former, 10).is_none());

@@ -1,5 +1,4 @@
-//! The uid rule as policies that the API server evaluates itself, whether the webhook runs or not. PURE: no runtime, no
-//! client, no file system, no clock.
+//! The uid rule as policies that the API server evaluates itself, whether the webhook runs or not. PURE.
 //!
 //! `init` makes the policies, which have no effect without bindings. `bursar webhook install` makes the bindings, one
 //! for each mode, which put the policies in force for classes. The daemon therefore cannot change what a policy does.
@@ -23,7 +22,7 @@ use crate::rules::{Mode, Rules, UidRules};
 pub const UID: &str = "bursar-uid";
 /// The policies against groups that images add, for classes that do not allow them.
 pub const GROUPS: &str = "bursar-groups";
-/// The policies against ways to another uid, for classes without `privilege_escalation`.
+/// The policies that keep a container from becoming another uid, for classes without `privilege_escalation`.
 pub const ESCALATION: &str = "bursar-escalation";
 /// The policy against tokens that outlive a revocation: Secrets that Kubernetes fills with a token, and pods that use
 /// one of our service accounts (also one of a later generation). It applies to every class, whatever the mode of its

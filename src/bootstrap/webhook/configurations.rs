@@ -1,5 +1,4 @@
-//! The three webhook configurations, and the requests that each matches. PURE: no runtime, no client, no file system,
-//! no clock.
+//! The three webhook configurations, and the requests that each matches. PURE.
 //!
 //! Requests for objects that belong neither to a tenant nor to Bursar never wait for the webhook. Pods, workloads,
 //! routes and claims are matched by the label of their namespace, and namespaces by their own label. Bursar's objects
@@ -295,7 +294,7 @@ mod tests {
             let expected = ["pods.bursar.dev", "workloads.bursar.dev", "routes.bursar.dev"].contains(&name);
             assert_eq!(condition.is_some(), expected && validates, "{name}");
             if let Some([condition]) = condition.map(Vec::as_slice) {
-                let text = condition["expression"].as_str().expect("a text");
+                let text = condition["expression"].as_str().expect("the value is a text");
                 assert!(text.starts_with("request.operation != 'UPDATE' || "), "{text}");
                 assert_eq!(text.matches("'app.kubernetes.io/managed-by'").count(), 2, "{text}");
             }

@@ -17,8 +17,8 @@ use super::remembered::{Remembered, forget, remember};
 use super::senders::demand;
 use super::server_rules::Given;
 use super::{
-    APPROVALS, AccessError, Found, GROUP, Installed, Reached, SECRET, WEBHOOK, WebhookRequest, Wrote, adopted_rules,
-    api, backstop, found, must_be_ours, put, remove, server_rules, wait_for,
+    APPROVALS, AccessError, GROUP, Installed, InstalledWebhook, Reached, SECRET, WEBHOOK, WebhookRequest, Wrote,
+    adopted_rules, api, backstop, found, must_be_ours, put, remove, server_rules, wait_for,
 };
 use crate::bootstrap::{NAMESPACE, answered, roles};
 use crate::rules::senders::{ClientRules, Senders};
@@ -225,7 +225,7 @@ pub async fn manifests(client: &Client, request: WebhookRequest<'_>, image: &str
     let before = found(client).await?;
     let url = before.as_ref().and_then(|before| before.url.clone());
     let Senders { client: demanded, api_server_cidrs } = request.begins_with(before.as_ref(), url.as_deref())?;
-    let Found { believed, .. } = before.unwrap_or_default();
+    let InstalledWebhook { believed, .. } = before.unwrap_or_default();
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
     let reached = url.map_or(Reached::Service, Reached::Url);
     let rules = request.rules();

@@ -7,21 +7,21 @@ use super::authority::{Authorities, SETTLES, WITHIN};
 use super::install::{Times, configure, keep_backstop, within_names};
 use super::manifests::{config_map, secret};
 use super::remembered::{Remembered, remembered};
-use super::{AccessError, Found, Reached, WebhookRequest, found, put};
+use super::{AccessError, InstalledWebhook, Reached, WebhookRequest, found, put};
 
 /// The state of the webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kept {
     /// It is not installed.
     Absent,
-    /// It runs outside of the cluster, where only an administrator can replace its files.
+    /// It runs outside the cluster, where only an administrator can replace its files.
     Outside {
         /// When its certificate expires.
         not_after: Option<Timestamp>,
-        /// Its rules differ from those of the configuration.
+        /// Whether its rules differ from those of the configuration.
         outdated: bool,
     },
-    /// It runs in the cluster and is in order.
+    /// It runs in the cluster and works.
     Well {
         /// When the next renewal is due.
         due: Timestamp,
@@ -30,7 +30,7 @@ pub enum Kept {
     },
 }
 
-impl From<&Remembered> for Found {
+impl From<&Remembered> for InstalledWebhook {
     fn from(remembered: &Remembered) -> Self {
         let Remembered { url, authorities, renew_after, not_after, .. } = remembered.clone();
         let (renew_after, not_after) = (Some(renew_after), Some(not_after));
@@ -48,7 +48,7 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) 
     let remembered = remembered(request)?;
     let (mut before, weakened) = match (found(client).await?, &remembered) {
         (Some(before), _) => (before, weakened),
-        (None, Some(remembered)) => (Found::from(remembered), true),
+        (None, Some(remembered)) => (InstalledWebhook::from(remembered), true),
         (None, None) => {
             keep_backstop(client, request).await?;
             return Ok(Kept::Absent);

@@ -1,5 +1,4 @@
-//! Manifests of the webhook in the cluster: its workload and its files. PURE: no runtime, no client, no file system, no
-//! clock.
+//! Manifests of the webhook in the cluster: its workload and its files. PURE.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -73,7 +72,7 @@ pub fn workload(image: &str) -> [Value; 3] {
     deployment["spec"] = json!({
         "replicas": 2,
         "selector": {"matchLabels": selector()},
-        // During an update, two pods that answer remain.
+        // During an update, two pods continue to answer.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
         "template": {"metadata": {"labels": pod_labels()}, "spec": pod(image)},
     });

@@ -60,12 +60,12 @@ pub const WEBHOOK: &str = "bursar-webhook";
 pub const APPROVALS: &str = "bursar-approvals";
 /// The Secret with the serving certificate.
 pub const SECRET: &str = "bursar-webhook-tls";
-/// The user name of a webhook outside of the cluster, in its client certificate.
+/// The user name of a webhook outside the cluster, in its client certificate.
 pub const WEBHOOK_USER: &str = "bursar:webhook";
 /// The holder of that certificate, in the label of its request.
 pub const WEBHOOK_HOLDER: &str = "bursar-webhook";
 
-/// Files outside of the cluster that expire within this time should be renewed.
+/// Files outside the cluster that expire within this time should be renewed.
 pub const ENDS_SOON: jiff::SignedDuration = jiff::SignedDuration::from_hours(30 * 24);
 
 const GROUP: &str = "admissionregistration.k8s.io/v1";
@@ -99,7 +99,7 @@ pub struct WebhookRequest<'a> {
 pub struct Wrote {
     /// Kind and name, for example `Deployment bursar-webhook`.
     pub what: String,
-    /// It was removed, not written.
+    /// Whether it was removed instead of written.
     pub removed: bool,
 }
 
@@ -116,10 +116,10 @@ pub struct Installed {
 
 /// An installed webhook, as its configuration in the cluster describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct InstalledWebhook {
     /// The authorities that the API server trusts, PEM.
     believed: String,
-    /// The URL of a webhook outside of the cluster.
+    /// The URL of a webhook outside the cluster.
     pub url: Option<String>,
     /// When its certificate is due for renewal.
     renew_after: Option<Timestamp>,
@@ -148,7 +148,7 @@ impl WebhookRequest<'_> {
     ///
     /// # Errors
     /// The API server does not list its kinds.
-    pub async fn is_given(&self, client: &Client, found: &Found) -> Result<bool, AccessError> {
+    pub async fn is_given(&self, client: &Client, found: &InstalledWebhook) -> Result<bool, AccessError> {
         Ok(found.given == self.given(&self.objects(client).await?))
     }
 
@@ -182,14 +182,14 @@ pub fn looked_at() -> Vec<(String, String)> {
 }
 
 /// Returns the installed webhook; `None` if there is none.
-pub async fn found(client: &Client) -> Result<Option<Found>, AccessError> {
+pub async fn found(client: &Client) -> Result<Option<InstalledWebhook>, AccessError> {
     let api = Api::<ValidatingWebhookConfiguration>::all(client.clone());
     let found = answered("ValidatingWebhookConfiguration bursar-webhook", api.get_opt(WEBHOOK)).await?;
     Ok(found.map(|found| {
         let hook = found.webhooks.iter().flatten().next().map(|hook| &hook.client_config);
         let annotation = |key: &str| found.annotations().get(key).cloned();
         let time = |key: &str| annotation(key).and_then(|text| text.parse().ok());
-        Found {
+        InstalledWebhook {
             believed: hook
                 .and_then(|hook| hook.ca_bundle.as_ref())
                 .map(|bundle| String::from_utf8_lossy(&bundle.0).into_owned())

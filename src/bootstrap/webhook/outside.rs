@@ -1,10 +1,8 @@
-//! `bursar webhook install --url … --write DIR`: writes the files of a webhook that runs outside of the cluster.
+//! `bursar webhook install --url … --write DIR`: writes the files of a webhook that runs outside the cluster.
 //!
 //! The state folder belongs to the daemon's user, and the files belong to the caller, who may be root: see
 //! [`privilege::as_bursar`].
 
-use std::collections::BTreeSet;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +11,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use kube::Client;
 use kube::config::Cluster;
-use serde_json::json;
 use zeroize::Zeroizing;
 
 use super::authority::{Authorities, OUTSIDE, Serving};
@@ -24,17 +21,14 @@ use super::{
     AccessError, ENDS_SOON, Installed, Reached, WEBHOOK_HOLDER, WEBHOOK_USER, WebhookRequest, found, must_be_ours,
 };
 use crate::bootstrap::{files, own, read};
-use crate::certificate::{self, Asked};
-use crate::execute::authority::verified;
-use crate::execute::keypair::{Names, NewKey};
+use crate::certificate;
 use crate::execute::request::ApiServer;
-use crate::execute::signing::{Unsigned, sign};
 use crate::privilege;
 use crate::rules::senders::{ClientRules, Senders};
 use crate::rules::{CERTIFICATE, KEY, KUBECONFIG, RULES, SEAL};
 
 /// The result of [`prepare`].
-struct Written {
+struct PreparedFiles {
     /// The name and text of each file, and whether only the file's owner may read it.
     files: Vec<(&'static str, Zeroizing<String>, bool)>,
     bundle: String,
@@ -42,7 +36,7 @@ struct Written {
     senders: Senders,
 }
 
-/// A webhook outside of the cluster whose files are written. No configuration refers to it yet.
+/// A webhook outside the cluster whose files are written. No configuration refers to it yet.
 pub struct Outside {
     url: String,
     folder: PathBuf,
@@ -66,8 +60,8 @@ pub async fn write_outside(
     let prepared =
         privilege::as_bursar(prepare((client, admin), daemon_kubeconfig, request, (url, kept.as_ref()))).await;
     let failed = |error: nix::Error| AccessError::Write { path: request.state_dir.to_owned(), source: error.into() };
-    let Written { files, bundle, times, senders } = prepared.map_err(failed)??;
-    write(folder, &files)?;
+    let PreparedFiles { files, bundle, times, senders } = prepared.map_err(failed)??;
+    files::replace_in(folder, &files)?;
     Ok(Outside { url: url.to_owned(), folder: folder.to_owned(), bundle, times, senders })
 }
 
@@ -98,7 +92,7 @@ impl Outside {
         let mut wrote = Vec::new();
         configure(client, request, &Reached::Url(url), &bundle, (&times, &senders), &mut wrote).await?;
         let rules = async |demanded: &ClientRules| {
-            write(&folder, &[(RULES, Zeroizing::new(request.rules_text(Some(demanded))), false)])
+            files::replace_in(&folder, &[(RULES, Zeroizing::new(request.rules_text(Some(demanded))), false)])
         };
         let demanded = demand(client, request, &senders, rules).await?;
         Ok(Installed { wrote, not_after: times.not_after, client: demanded })
@@ -125,7 +119,7 @@ async fn prepare(
     daemon_kubeconfig: &Path,
     request: WebhookRequest<'_>,
     (url, kept): (&str, Option<&KeptAccess>),
-) -> Result<Written, AccessError> {
+) -> Result<PreparedFiles, AccessError> {
     let before = found(client).await?;
     let senders = request.begins_with(before.as_ref(), Some(url))?;
     let before = before.unwrap_or_default();
@@ -141,7 +135,8 @@ async fn prepare(
         (text.clone(), *ends)
     } else {
         let server = ApiServer::new(request.cluster.clone(), admin.unwrap_or(client).clone(), Arc::default());
-        let made = kubeconfig(&server, reached).await;
+        // `init` made the user's role.
+        let made = own::access_file(&server, reached, (WEBHOOK_USER, WEBHOOK_HOLDER, WEBHOOK_USER)).await;
         made.map_err(|error| if admin.is_none() { of_daemon(error) } else { error })?
     };
     let not_after = not_after.min(kubeconfig_ends);
@@ -152,7 +147,7 @@ async fn prepare(
         (SEAL, Zeroizing::new(request.seal()), false),
         (KUBECONFIG, kubeconfig, true),
     ];
-    Ok(Written { files, bundle, times: Times { renew_after: not_after, not_after }, senders })
+    Ok(PreparedFiles { files, bundle, times: Times { renew_after: not_after, not_after }, senders })
 }
 
 /// Turns a failure to get the webhook's certificate with the daemon's rights into an error that names the remedy.
@@ -168,57 +163,4 @@ fn host(url: &str) -> String {
     let url = reqwest::Url::parse(url).ok();
     let host = url.as_ref().and_then(reqwest::Url::host_str).unwrap_or_default();
     host.trim_matches(['[', ']']).to_owned()
-}
-
-/// Issues a client certificate to [`WEBHOOK_USER`] without a group, and returns a kubeconfig with it. `init` made the
-/// user's role.
-async fn kubeconfig(server: &ApiServer, reached: Cluster) -> Result<(Zeroizing<String>, jiff::Timestamp), AccessError> {
-    let key = NewKey::generate().map_err(AccessError::Key)?;
-    let names = Names { common_name: WEBHOOK_USER, organizations: [None, None], serial_number: None };
-    let request = key.request(names).map_err(AccessError::Key)?;
-    let unsigned = Unsigned {
-        holder: WEBHOOK_HOLDER,
-        account: WEBHOOK_USER,
-        request: &request,
-        lifetime: OUTSIDE,
-        namespace: None,
-        record: None,
-    };
-    let pem = sign(server, unsigned).await.map_err(AccessError::Signing)?;
-    let public_key = key.public_key();
-    let asked = Asked {
-        common_name: WEBHOOK_USER,
-        organizations: BTreeSet::new(),
-        serial_number: None,
-        public_key: &public_key,
-        authorities: None,
-    };
-    let issued = verified(server, &pem, &asked).await.map_err(AccessError::Certificate)?;
-    let name = &server.cluster.0;
-    let file = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": name, "cluster": reached}],
-        "users": [{"name": WEBHOOK_USER, "user": {
-            "client-certificate-data": BASE64.encode(&pem),
-            "client-key-data": BASE64.encode(key.pem().expose()),
-        }}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": WEBHOOK_USER}}],
-        "current-context": name,
-    });
-    Ok((Zeroizing::new(format!("{file:#}\n")), issued.not_after))
-}
-
-/// Writes the files. If root writes them, they get the owner of the folder, which is the user that the webhook runs as.
-fn write(folder: &Path, written: &[(&str, Zeroizing<String>, bool)]) -> Result<(), AccessError> {
-    let failed = |source| AccessError::Write { path: folder.to_owned(), source };
-    if !folder.exists() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o750).create(folder).map_err(failed)?;
-    }
-    let found = std::fs::metadata(folder).map_err(failed)?;
-    let owner = nix::unistd::Uid::effective().is_root().then(|| (found.uid(), found.gid()));
-    for (name, text, private) in written {
-        files::replace_as(&folder.join(name), text.as_bytes(), if *private { 0o600 } else { 0o644 }, owner)?;
-    }
-    Ok(())
 }

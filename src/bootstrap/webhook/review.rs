@@ -70,7 +70,7 @@ fn works(answer: Result<(), String>, must_be_refused: bool) -> Result<(), String
 }
 
 /// Whether the webhook judged the request and refused it. A webhook with a stale view of the namespaces refuses every
-/// pod, which is no judgement.
+/// pod, which is not a judgement.
 pub(super) fn is_denied(why: &str) -> bool {
     why.contains(".bursar.dev\" denied") && !why.contains(STALE)
 }

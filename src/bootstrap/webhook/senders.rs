@@ -8,7 +8,7 @@ use kube::Client;
 use serde_json::json;
 
 use super::selftest::create_pod;
-use super::{AccessError, Found, WebhookRequest, remembered, wait_for};
+use super::{AccessError, InstalledWebhook, WebhookRequest, remembered, wait_for};
 use crate::admission::sender::{Known, QUESTION};
 use crate::contract::SELFTEST;
 use crate::rules::Rules;
@@ -46,7 +46,11 @@ impl WebhookRequest<'_> {
 
     /// Returns the senders with which an installation begins. If the webhook at the same place already demands a client
     /// certificate, it keeps demanding that certificate until it has seen another one.
-    pub(super) fn begins_with(&self, before: Option<&Found>, url: Option<&str>) -> Result<Senders, AccessError> {
+    pub(super) fn begins_with(
+        &self,
+        before: Option<&InstalledWebhook>,
+        url: Option<&str>,
+    ) -> Result<Senders, AccessError> {
         let Senders { client, api_server_cidrs } = self.senders();
         let installed = remembered::remembered(*self)?.filter(|it| before.is_some() && it.url.as_deref() == url);
         let demanded = installed.and_then(|it| it.senders.client).filter(|_| client.is_some());
@@ -54,7 +58,7 @@ impl WebhookRequest<'_> {
     }
 }
 
-/// If the configuration names another client certificate than `in_force`, and the API server presents that certificate
+/// If the configuration names a client certificate other than `in_force`, and the API server presents that certificate
 /// to the webhook, calls `write` to make the webhook demand it.
 pub(super) async fn demand(
     client: &Client,

@@ -1,5 +1,5 @@
 //! Rules of classes that the API server evaluates itself: Services, scheduling, sysctls, ingress and storage classes,
-//! and hosts in further kinds. PURE: no runtime, no client, no file system, no clock.
+//! and hosts in further kinds. PURE.
 //!
 //! `init` makes a policy for each mode, which contains what the classes allow in that mode, so the daemon cannot change
 //! what a policy does. The daemon writes the bindings, which never change. If a ConfigMap were the policies' parameter,
@@ -38,7 +38,8 @@ pub(super) const LOOKED_AT: [(&str, &[&str]); 5] = [
 /// Resources without pods. The empty text stands for the kinds of `hosts.fields`.
 const WITHOUT_PODS: &str = "['', 'services', 'persistentvolumeclaims', 'ingresses', 'gateways']";
 
-/// The words of a rule that a class does not have in a mode.
+/// Stands in place of a rule's words, if a class does not have the rule in a mode. The words of a rule are the list of
+/// what the class allows.
 pub(super) const NO_RULE: &str = "-";
 
 fn name(mode: Mode) -> String {
@@ -237,8 +238,8 @@ pub(super) fn variables(class: &str, given: String, otherwise: String) -> Vec<Va
 /// comparisons, but they take time. Beyond this number, nothing is searched, and every item is checked like a new one.
 pub(super) const COMPARISONS: usize = 100_000;
 
-/// CEL for the items `item` of a list in the spec of the pod that are not `own`, without those that an update keeps.
-/// Nothing is searched if the list stays the same, so that finalizers of any object can be removed.
+/// CEL for the items in a list of the pod's spec for which `own` is false, without those that an update keeps. If the
+/// list stays the same, nothing is searched, so that a finalizer can be removed from any object.
 pub(super) fn foreign(list: &str, item: &str, own: &str) -> String {
     let [new, old] = ["spec", "old"].map(|of| format!("variables.{of}.{list}"));
     let (all, before) = (format!("{new}.orValue([])"), format!("{old}.orValue([])"));
@@ -436,7 +437,7 @@ fn classes() -> Vec<Value> {
 
 /// Returns the validation that refuses to scale an object of a site manifest. A request for `/scale` shows no labels,
 /// so neither the webhook's selector nor its rules find these objects. The autoscaler of a tenant is refused too. If
-/// the class's own manifests contain an autoscaler, controllers outside of the namespace may scale, because KEDA and
+/// the class's own manifests contain an autoscaler, controllers outside the namespace may scale, because KEDA and
 /// others scale from zero themselves.
 fn scale(exempt: &[String]) -> Value {
     let groups: Vec<String> =
@@ -528,7 +529,7 @@ mod tests {
     #[test]
     fn hosts_in_nested_lists_are_checked_and_may_be_absent_only_if_optional() {
         let of = |path: &str| {
-            let field = HostField::parse("widgets.example.org", path).expect("a field");
+            let field = HostField::parse("widgets.example.org", path).expect("the text names a field");
             hosts_of("object", &field.path, field.optional, 0)
         };
         let nested = of("spec.listeners[].hosts[]");
@@ -544,10 +545,11 @@ mod tests {
         let resource = resource();
         assert!(resource.contains("(request.resource.group == 'gateway.networking.k8s.io' && "), "{resource}");
         assert!(resource.ends_with(" in ['gateways'])) ? request.resource.resource : ''"), "{resource}");
-        let field = HostField::parse("gateways.networking.istio.io", "spec.servers[].hosts[]").expect("a field");
+        let field =
+            HostField::parse("gateways.networking.istio.io", "spec.servers[].hosts[]").expect("the text names a field");
         let given = Given { host_fields: BTreeSet::from([field]), ..Given::default() };
         for policy in policies(&given) {
-            let validations = policy["spec"]["validations"].as_array().expect("validations");
+            let validations = policy["spec"]["validations"].as_array().expect("the policy has validations");
             let by_name = |rule: &&Value| {
                 let expression = rule["expression"].to_string();
                 expression.contains("request.resource.resource") && !expression.contains("'scale'")
@@ -563,11 +565,14 @@ mod tests {
         let otherwise = BTreeMap::from([(Mode::Enforce, words)]);
         let given = Given { classes: BTreeSet::from(["tool".to_owned()]), otherwise, ..Given::default() };
         let expression = |policy: &Value| {
-            let variables = policy["spec"]["variables"].as_array().expect("variables");
-            let found = variables.iter().find(|variable| variable["name"] == "otherwise").expect("the variable");
-            found["expression"].as_str().expect("a text").to_owned()
+            let variables = policy["spec"]["variables"].as_array().expect("the policy has variables");
+            let found = variables
+                .iter()
+                .find(|variable| variable["name"] == "otherwise")
+                .expect("the policy has this variable");
+            found["expression"].as_str().expect("the value is a text").to_owned()
         };
-        let [enforce, warn, _] = &policies(&given)[..] else { panic!("one policy for each mode") };
+        let [enforce, warn, _] = &policies(&given)[..] else { panic!("each mode has one policy") };
         let known = "variables.class in ['-', 'tool'] ? {'': ''}";
         assert_eq!(expression(enforce), format!("{known} : {{'': '', 'services': ''}}"));
         assert_eq!(expression(warn), format!("{known} : {{'': ''}}"));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
 
-use super::MaybeReasoned;
+use super::{MaybeReasoned, MaybeWhy};
 
 /// Commands of `adopt`.
 #[derive(Debug, Subcommand)]
@@ -50,12 +50,8 @@ pub struct AdoptNamespace {
     /// Group that gets the namespace
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Reason; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Ticket; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub ticket: Option<String>,
+    #[command(flatten)]
+    pub why: MaybeWhy,
 }
 
 /// The arguments of `adopt object`.
@@ -65,10 +61,6 @@ pub struct AdoptObject {
     pub kind: String,
     /// NAMESPACE/NAME; for an object without a namespace, NAME
     pub object: String,
-    /// Reason; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Ticket; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub ticket: Option<String>,
+    #[command(flatten)]
+    pub why: MaybeWhy,
 }

@@ -22,7 +22,7 @@ pub struct ApproverInstall {
     pub cluster: WebhookCluster,
     #[command(flatten)]
     pub admin: Admin,
-    /// The approver runs outside of the cluster, and needs the files in this folder (`bursar-webhook approve --dir`)
+    /// The approver runs outside the cluster, and needs the files in this folder (`bursar-webhook approve --dir`)
     #[arg(long, value_name = "FOLDER", conflicts_with = "image")]
     pub write: Option<PathBuf>,
     /// The image, by digest; default: [webhook] image of the configuration

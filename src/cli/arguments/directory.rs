@@ -2,6 +2,8 @@
 
 use clap::{Args, Subcommand};
 
+use super::Why;
+
 /// Commands of `directory`.
 #[derive(Debug, Subcommand)]
 pub enum Directory {
@@ -18,12 +20,8 @@ pub enum Directory {
 pub struct Accept {
     /// Name of the source in the configuration
     pub source: String,
-    /// Reason; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub reason: String,
-    /// Ticket; the history keeps it
-    #[arg(long, value_name = "TEXT")]
-    pub ticket: Option<String>,
+    #[command(flatten)]
+    pub why: Why,
 }
 
 /// The arguments of `directory diff`.

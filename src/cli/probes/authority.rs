@@ -10,13 +10,13 @@ use crate::daemon;
 use crate::execute::endpoint;
 use crate::policy::Endpoint;
 
-/// How many seconds before its end a CA is reported. In this time, another CA can be made and distributed.
+/// How many seconds before its expiry a CA is reported. In this time, another CA can be made and distributed.
 const ENDS_SOON: i64 = 30 * 24 * 3600;
 
-/// How many seconds before its end a client certificate is reported. In this time, another one can be requested.
+/// How many seconds before its expiry a client certificate is reported. In this time, another one can be requested.
 const CERTIFICATE_ENDS_SOON: i64 = 7 * 24 * 3600;
 
-/// Checks the CA bundle of an endpoint. If a CA ends soon, but another CA of the bundle issued the server's
+/// Checks the CA bundle of an endpoint. If a CA expires soon, but another CA of the bundle issued the server's
 /// certificate, that is not a problem: a replacement of the CA looks like this.
 pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
     let found = certificates(&endpoint.ca_pem);
@@ -33,7 +33,7 @@ pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
     if !lasting.is_empty() && endpoint::time(&only).await.is_ok() {
         return Finding::good(
             subject,
-            format!("the CA that ends {first} is no longer needed: another CA in the file of `ca` is in use"),
+            format!("the CA that expires {first} is no longer needed: another CA in the file of `ca` is in use"),
         );
     }
     let remedy = if lasting.is_empty() {
@@ -41,15 +41,15 @@ pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
     } else {
         "the file of `ca` has a newer CA already: give the API server a certificate of the new CA"
     };
-    Finding::bad(subject, format!("its CA ends {first}"), remedy)
+    Finding::bad(subject, format!("its CA expires {first}"), remedy)
 }
 
-/// Checks the CA of a directory. Returns a finding only if it ends soon.
+/// Checks the CA of a directory. Returns a finding only if it expires soon.
 pub(super) fn of_source(subject: &str, pem: &str) -> Option<Finding> {
     let soon = daemon::now().as_second() + ENDS_SOON;
     let last = certificates(pem).into_iter().map(|(_, ends)| ends).max()?;
     let remedy = "add the directory's new CA to the file of `ca`, keep the old one, and reload";
-    (last.as_second() < soon).then(|| Finding::bad(subject, format!("its CA ends {last}"), remedy))
+    (last.as_second() < soon).then(|| Finding::bad(subject, format!("its CA expires {last}"), remedy))
 }
 
 /// Checks the client certificate with which Bursar authenticates to a directory.
@@ -60,7 +60,7 @@ pub(super) fn client_certificate(source: &SourceConfig) -> Option<Finding> {
     let soon = daemon::now().as_second() + CERTIFICATE_ENDS_SOON;
     Some(match certificates(&identity.certificate_pem).into_iter().map(|(_, ends)| ends).min() {
         None => Finding::bad(subject, "its file has no certificate", "put a certificate in PEM in the file"),
-        Some(at) if at.as_second() < soon => Finding::bad(subject, format!("it ends {at}"), renew),
+        Some(at) if at.as_second() < soon => Finding::bad(subject, format!("it expires {at}"), renew),
         Some(at) => Finding::good(subject, format!("it is good until {at}")),
     })
 }

@@ -51,7 +51,7 @@ async fn reached(subject: &str, endpoint: &Endpoint, own: Option<&AuthInfo>) -> 
     if let Some(skew) = skew.filter(|skew| skew.abs() > SKEW) {
         return Finding::bad(
             subject,
-            format!("{url} answers; its clock differs from ours by {skew} s"),
+            format!("{url} answers; its clock differs from this host's by {skew} s"),
             "let both hosts follow the same time servers (timedatectl)",
         );
     }
@@ -74,7 +74,7 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
     if let Ok(Some((_, ends))) = bootstrap::own_certificate(&settings.clusters[name])
         && ends <= daemon::now()
     {
-        return vec![Finding::bad(&subject, format!("the daemon's own certificate ended at {ends:.0}"), init)];
+        return vec![Finding::bad(&subject, format!("the daemon's own certificate expired at {ends:.0}"), init)];
     }
     let client = match bootstrap::client(&settings.clusters[name]).await {
         Ok(client) => client,

@@ -5,11 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bursar_homed::client::{HomedClient, HomedClientError};
-use bursar_protocol::{HomeError, HomeTarget as Target, Request, UID_FLOOR, Work};
+use bursar_protocol::{HomeError, HomeTarget, Request, UID_FLOOR, Work};
 
 use super::mounts::{self, Mount};
 use super::{Finding, PATIENCE};
-use crate::desired::HomeTarget;
+use crate::desired::DesiredHome;
 use crate::execute::home::target;
 use crate::ledger::{CredentialKey, LedgerState};
 use crate::policy::Class;
@@ -71,7 +71,7 @@ async fn listening(settings: &Settings) -> Finding {
 /// The use of a prefix.
 #[derive(Debug, Clone, Copy)]
 struct Use {
-    /// Bursar makes homes or directories of volumes there.
+    /// Whether Bursar makes homes or directories of volumes there.
     made: bool,
 }
 
@@ -92,7 +92,7 @@ fn directories(class: &Class) -> impl Iterator<Item = &Path> {
 }
 
 /// Returns some homes beneath the prefix to which something was delivered.
-fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<Target> {
+fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<HomeTarget> {
     let delivered = ledger.deliveries.iter().filter_map(|(CredentialKey { account: id, .. }, delivery)| {
         let account = ledger.accounts.get(id)?;
         let home = account.home.clone().filter(|home| home.starts_with(prefix))?;
@@ -100,7 +100,7 @@ fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<Targe
         let longest = settings.homes.prefixes.iter().filter(|other| home.starts_with(other));
         let nearest = longest.max_by_key(|other| other.components().count()).is_some_and(|nearest| nearest == prefix);
         let posix = account.posix.clone()?;
-        let home = HomeTarget { home, posix, kubeconfig, create: false, replace_unparsable: false };
+        let home = DesiredHome { home, posix, kubeconfig, create: false, replace_unparsable: false };
         nearest.then(|| target(&home, delivery.mount.clone()))
     });
     delivered.take(SAMPLE).collect()
@@ -113,7 +113,7 @@ async fn looked_at(
     made: bool,
     tables: &Tables,
     client: &HomedClient,
-    sample: &[Target],
+    sample: &[HomeTarget],
 ) -> Result<(), (String, String)> {
     let wrong = |text: &str, remedy: String| Err((text.to_owned(), remedy));
     if let Some(Mount { point, kind, source }) = mounts::absent(&tables.wanted, &tables.mounted, prefix) {
@@ -136,7 +136,7 @@ async fn looked_at(
     if let Some(error) = all_fail(client, sample).await {
         return Err((error.to_string(), remedy(&error, sample.len())));
     }
-    let probe = Target::new(prefix.join("bursar-doctor"), UID_FLOOR, UID_FLOOR);
+    let probe = HomeTarget::new(prefix.join("bursar-doctor"), UID_FLOOR, UID_FLOOR);
     if made && let Some(error) = refused(client, probe, Work::TestCreate).await {
         let remedy = match &error {
             HomeError::CreateNotAllowed { .. } => format!(
@@ -157,7 +157,7 @@ async fn is_empty(folder: &Path) -> io::Result<bool> {
 }
 
 /// Returns the error of these homes if all of them fail for the same reason.
-async fn all_fail(client: &HomedClient, sample: &[Target]) -> Option<HomeError> {
+async fn all_fail(client: &HomedClient, sample: &[HomeTarget]) -> Option<HomeError> {
     let mut first: Option<HomeError> = None;
     for home in sample {
         let error = refused(client, home.clone(), Work::TestWrite { replace_unparsable: false }).await?;
@@ -171,7 +171,7 @@ async fn all_fail(client: &HomedClient, sample: &[Target]) -> Option<HomeError> 
 
 /// Returns the error that `bursar-homed` answers. Other errors are ignored: a socket without a server is a finding
 /// already, and a caller who may not send requests learns nothing.
-async fn refused(client: &HomedClient, target: Target, work: Work) -> Option<HomeError> {
+async fn refused(client: &HomedClient, target: HomeTarget, work: Work) -> Option<HomeError> {
     match client.call(&Request::new(target, work)).await {
         Err(HomedClientError::Home(HomeError::Forbidden { .. })) => None,
         Err(HomedClientError::Home(error)) => Some(error),

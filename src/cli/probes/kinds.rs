@@ -13,7 +13,7 @@ use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::policy::Policy;
 
-/// Kinds that need no rule: outside of their namespace they have no effect, or only an effect that the rules for pods
+/// Kinds that need no rule: outside their namespace they have no effect, or only an effect that the rules for pods
 /// check.
 const WITHIN: [(&str, &str); 17] = [
     ("", "configmaps"),
@@ -34,7 +34,7 @@ const WITHIN: [(&str, &str); 17] = [
     ("policy", "poddisruptionbudgets"),
     ("coordination.k8s.io", "leases"),
 ];
-/// Kubernetes' role `edit` names this API group, which no version that Bursar supports serves.
+/// Kubernetes' role `edit` names this API group, although no supported version of Kubernetes serves it.
 const NOT_SERVED: &str = "extensions";
 const WRITES: [&str; 4] = ["create", "update", "patch", "*"];
 

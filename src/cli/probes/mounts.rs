@@ -1,5 +1,4 @@
-//! Parses `/proc/self/mountinfo` (proc(5)) and `/etc/fstab` (fstab(5)), and finds missing mounts. Pure: no runtime, no
-//! client, no file system, no clock.
+//! Parses `/proc/self/mountinfo` (proc(5)) and `/etc/fstab` (fstab(5)), and finds missing mounts. Pure.
 
 use std::path::{Path, PathBuf};
 

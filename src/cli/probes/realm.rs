@@ -1,4 +1,4 @@
-//! Checks whether the Keycloak realm that Bursar writes to is reached, and whether Bursar has the rights that the
+//! Checks whether the Keycloak realm that Bursar writes to can be reached, and whether Bursar has the rights that the
 //! configuration needs. Writes nothing.
 
 use bursar_directory::keycloak::{Administration, RealmError};

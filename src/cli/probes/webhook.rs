@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::Finding;
 use crate::bootstrap::webhook::remembered::remembered;
-use crate::bootstrap::webhook::{self, ENDS_SOON, Found, Question, WebhookRequest};
+use crate::bootstrap::webhook::{self, ENDS_SOON, InstalledWebhook, Question, WebhookRequest};
 use crate::desired::rules::unenforced;
 use crate::desired::server_rules::to_be_chosen;
 use crate::errors::chain;
@@ -76,14 +76,14 @@ fn unchosen(subject: &str, keys: &[String]) -> Option<Finding> {
 }
 
 /// The state of the webhook in a cluster.
-#[expect(clippy::large_enum_variant, reason = "there is one for each cluster, for a moment")]
+#[expect(clippy::large_enum_variant, reason = "one value for each cluster exists, and only for a moment")]
 enum Webhook {
     Absent {
         /// The rules that are not enforced; `None` if no tenant needs the webhook.
         unenforced: Option<String>,
     },
     Installed {
-        found: Found,
+        found: InstalledWebhook,
         /// Whether the webhook has the rules of this configuration and ledger.
         is_given: bool,
         /// Which of `client_ca`, `client_name` and `api_server_cidrs` are not in force.
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outside_webhook_must_be_written_again_30_days_before_its_end() {
+    fn doctor_warns_30_days_before_the_files_of_an_outside_webhook_expire() {
         let ends: Timestamp = "2026-12-21T06:00:00Z".parse().expect("the text is a time");
         let url = Some("https://hook.example.org:9443".to_owned());
         let found = |now: &str, is_given| {

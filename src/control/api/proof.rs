@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::AccountName;
 use crate::inventory::Touched;
-use crate::orders::request::Refusal;
+use crate::orders::request::RequestRefusal;
 
 /// The proof that older credentials of an account are revoked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub struct Evicted {
 impl RevocationProof {
     /// Returns what an administrator still has to do, or what is not proved yet; `None` if nothing is left.
     #[must_use]
-    pub fn open(&self) -> Option<Refusal> {
+    pub fn open(&self) -> Option<RequestRefusal> {
         let bindings: Vec<String> = self
             .bound_by_others
             .iter()
@@ -65,7 +65,7 @@ impl RevocationProof {
             open.push(format!("it is not proved yet that the API server of {clusters} refuses the older credentials"));
         }
         let text = format!("{}: {}", self.account, open.join("; "));
-        (!open.is_empty()).then_some(Refusal { exit_code: 1, text })
+        (!open.is_empty()).then_some(RequestRefusal { exit_code: 1, text })
     }
 
     /// Returns whether the API server of the cluster was asked about the older credentials.

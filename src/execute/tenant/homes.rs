@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Done, TenantExecution, rank};
-use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof};
+use crate::desired::{DesiredCredential, DesiredHome, DesiredNotice, Proof};
 use crate::errors::chain;
 use crate::execute::endpoint_probe::Old;
 use crate::execute::{ClusterEffects, StepError, home};
@@ -63,8 +63,9 @@ impl TenantExecution<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Steps in homes come last, and each is tried, so that a broken home or a file server that hangs delays neither
-    /// quota, policies and bindings nor the end of a tenant. A volume waits for its directory.
+    /// Whether `action` comes after all other steps because it needs a home. Each such step is tried even if another
+    /// fails. So a broken home or a file server that hangs delays neither quota, policies and bindings nor the end of a
+    /// tenant. A volume waits for its directory.
     pub(super) fn waits_for_a_home(&self, action: &Action) -> bool {
         match action {
             Action::Deliver { .. }
@@ -129,7 +130,7 @@ impl TenantExecution<'_> {
                 let (what, why) = match reason {
                     Some(reason) if keys.is_empty() => ("SSH keys removed", reason.to_string()),
                     Some(reason) => ("SSH keys written", reason.to_string()),
-                    None if changed => ("SSH keys written again", "our block was changed".to_owned()),
+                    None if changed => ("SSH keys written again", "Bursar's block was changed".to_owned()),
                     None => return Ok(()),
                 };
                 done.events.push(self.event(what, why, json!({"home": home.home, "keys": keys})));
@@ -142,7 +143,7 @@ impl TenantExecution<'_> {
     async fn remove_kubeconfig(
         &self,
         face: Option<&Cluster>,
-        (host, home, reason): (&HostName, &HomeTarget, &Reason),
+        (host, home, reason): (&HostName, &DesiredHome, &Reason),
         notice: Option<&DesiredNotice>,
         done: &mut Done,
     ) -> Result<(), StepError> {
@@ -174,7 +175,7 @@ impl TenantExecution<'_> {
         &self,
         face: &Cluster,
         host: &HostName,
-        former: &HomeTarget,
+        former: &DesiredHome,
         reason: &Reason,
     ) -> Result<Event, StepError> {
         let place = (former, self.mount(host, former));
@@ -191,8 +192,8 @@ impl TenantExecution<'_> {
         }
     }
 
-    /// Returns whether the credential in the home is still good: it is not due for renewal, and only the kubeconfig
-    /// around it changes.
+    /// Returns whether the credential in the home can stay: it is not due for renewal, and only the kubeconfig around
+    /// it changes.
     pub(super) fn standing(&self, credential: &DesiredCredential, reason: &Reason) -> Old {
         let key = CredentialKey::new(self.account.id.clone(), self.cluster.clone()).on(&credential.host);
         let certificate = self.run.ledger.certificates.get(&key);
@@ -205,7 +206,7 @@ impl TenantExecution<'_> {
         CredentialKey::new(self.account.id.clone(), self.cluster.clone()).on(host)
     }
 
-    pub(super) fn mount(&self, host: &HostName, home: &HomeTarget) -> Option<std::path::PathBuf> {
+    pub(super) fn mount(&self, host: &HostName, home: &DesiredHome) -> Option<std::path::PathBuf> {
         let ledger = self.run.ledger;
         home::known_mount(ledger, ledger.deliveries.get(&self.key(host)), &home.home)
     }

@@ -52,11 +52,11 @@ fn a_question_parses_from_its_own_text() {
         assert_eq!(text.parse::<What>().expect(text).to_string(), text);
     }
     let digits = format!("X509SHA256={}", "9a".repeat(32));
-    assert_eq!(digits.parse::<What>().expect("a fingerprint").to_string(), digits);
+    assert_eq!(digits.parse::<What>().expect("the text is a fingerprint").to_string(), digits);
 }
 
 fn served_by(world: &World, host: &str) -> (Vec<String>, Vec<String>) {
-    let mut found = Found::default();
+    let mut found = FoundAccounts::default();
     let classes = classes_of_namespaces(&world.ledger, &world.policy);
     served((&world.ledger, &world.policy), &classes, host, None, &mut found);
     (found.by.into_values().flatten().collect(), found.notes)
@@ -68,14 +68,14 @@ fn a_host_leads_to_its_tenant_and_names_exceptions() {
     let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
     world.add(AccountKind::Tool, "bar", Some(52_504));
     world.policy.classes.retain(|name, _| name == "tool");
-    let class = world.policy.classes.get_mut("tool").expect("a class");
+    let class = world.policy.classes.get_mut("tool").expect("the class exists");
     class.admission.hosts.allow = vec!["{name}.tools.example.org".to_owned()];
     world.cycle();
     let by = "class tool lets it serve {name}.tools.example.org in cluster prod".to_owned();
     let lax = "any tenant of class tool may serve it: rule hosts is not enforced".to_owned();
     assert_eq!(served_by(&world, "foo.tools.example.org"), (vec![by.clone()], vec![lax]));
 
-    world.policy.classes.get_mut("tool").expect("a class").admission.hosts.mode = Mode::Enforce;
+    world.policy.classes.get_mut("tool").expect("the class exists").admission.hosts.mode = Mode::Enforce;
     assert_eq!(served_by(&world, "foo.tools.example.org"), (vec![by], Vec::new()));
     assert_eq!(served_by(&world, "tools.example.org"), (Vec::new(), Vec::new()));
     let note = Note { actor: "ann".to_owned(), reason: "x".to_owned(), ticket: None, at: world.now };
@@ -92,7 +92,7 @@ fn a_host_is_served_by_the_class_that_admission_asks_for() {
     world.policy.classes.retain(|name, _| name == "tool");
     world.cycle();
     // Another class selects the tool now; the ledger remembers the first one.
-    let mut class = world.policy.classes.remove("tool").expect("a class");
+    let mut class = world.policy.classes.remove("tool").expect("the class exists");
     class.name = "web".to_owned();
     class.admission.hosts.mode = Mode::Enforce;
     class.admission.hosts.allow = vec!["{name}.web.example.org".to_owned()];
@@ -105,8 +105,8 @@ fn a_host_is_served_by_the_class_that_admission_asks_for() {
 
 #[tokio::test]
 async fn a_suspended_member_of_a_workspace_has_no_access() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
     let day = |day: i8| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * i64::from(day));
     let new = |kind, name: &str| {
         let (id, directory_id) = (AccountId(name.into()), DirectoryId(format!("{name}-id")));
@@ -114,7 +114,7 @@ async fn a_suspended_member_of_a_workspace_has_no_access() {
         Account { state: Lifecycle::Active, ..Account::new(id, account, "people", directory_id, day(1)) }
     };
     let people = ["ann", "ben", "eve"].map(|name| new(AccountKind::User, name));
-    // No class selects eve, so she is no tenant.
+    // No class selects eve, so she is not a tenant.
     let people = people.map(|person| match person.name.as_str() {
         "eve" => Account { state: Lifecycle::New, ..person },
         _ => person,
@@ -126,11 +126,11 @@ async fn a_suspended_member_of_a_workspace_has_no_access() {
     let cluster = ClusterName("prod".into());
     let known = people.iter().chain([&group]).map(|account| Change::Account(Box::new(account.clone())));
     let begin: Vec<Change> = known.chain([Change::Tenant(group.id.clone(), cluster, tenant)]).collect();
-    store.write(&lock, &begin, &[], day(1)).await.expect("written");
+    store.write(&lock, &begin, &[], day(1)).await.expect("the ledger is writable");
     let ben = Account { state: Lifecycle::Suspended, since: day(5), ..people[1].clone() };
-    store.write(&lock, &[Change::Account(Box::new(ben))], &[], day(5)).await.expect("suspended");
-    store.close().await.expect("closed");
-    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
+    store.write(&lock, &[Change::Account(Box::new(ben))], &[], day(5)).await.expect("the ledger is writable");
+    store.close().await.expect("the ledger closes");
+    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("the ledger opens");
     let pod = What::Pod("workspace-lab".to_owned(), "web".to_owned());
     for (at, expected) in [(None, vec!["user:ann"]), (Some(day(3)), vec!["user:ann", "user:ben"])] {
         let found = answer(&mut reader, None, &pod, at).await.expect("an answer");
@@ -140,7 +140,7 @@ async fn a_suspended_member_of_a_workspace_has_no_access() {
         assert_eq!((with, people.len()), (expected, 3), "{found:#}");
     }
     let query = "SELECT member, at_end FROM access_on WHERE account = 'group:lab' ORDER BY member";
-    let rows = reader.rows(query, &[]).await.expect("rows");
+    let rows = reader.rows(query, &[]).await.expect("the query is valid");
     let rows: Vec<_> = rows.iter().map(|row| (text(row, "member"), text(row, "at_end"))).collect();
     let open = |name: &str, end: &str| (format!("user:{name}"), end.to_owned());
     assert_eq!(rows, [open("ann", "9999-12-31T23:59:59Z"), open("ben", "1970-01-06T00:00:00Z")]);
@@ -148,18 +148,18 @@ async fn a_suspended_member_of_a_workspace_has_no_access() {
 
 #[tokio::test]
 async fn a_former_uid_leads_to_its_account_only_until_the_change() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
     let day = |day: i8| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * i64::from(day));
     let name = AccountName { kind: AccountKind::Tool, name: "foo".to_owned() };
     let id = AccountId("foo".into());
     let with = |uid: i64| {
-        let (uid, gid) = (uid.try_into().expect("a uid"), uid.try_into().expect("a gid"));
+        let (uid, gid) = (uid.try_into().expect("the number is a uid"), uid.try_into().expect("the number is a gid"));
         let posix = Some(PosixIdentity { uid, gid, groups: BTreeSet::new() });
         let account = Account::new(id.clone(), name.clone(), "people", DirectoryId("d".to_owned()), day(1));
         [Change::Account(Box::new(Account { posix, ..account })), Change::Uid(uid, id.clone())]
     };
-    store.write(&lock, &with(5_000), &[], day(1)).await.expect("written");
+    store.write(&lock, &with(5_000), &[], day(1)).await.expect("the ledger is writable");
     let adopted = Event {
         actor: "ann".to_owned(),
         account: Some(name.clone()),
@@ -170,9 +170,9 @@ async fn a_former_uid_leads_to_its_account_only_until_the_change() {
         plan: None,
         detail: json!({"before": 5_000, "after": 6_000}),
     };
-    store.write(&lock, &with(6_000), &[adopted], day(10)).await.expect("written");
-    store.close().await.expect("closed");
-    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
+    store.write(&lock, &with(6_000), &[adopted], day(10)).await.expect("the ledger is writable");
+    store.close().await.expect("the ledger closes");
+    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("the ledger opens");
     let mut ask = async |uid, at| answer(&mut reader, None, &What::Uid(uid), at).await.expect("an answer");
     let now = ask(5_000, None).await;
     let by = now["answers"][0]["found_by"][0].as_str().unwrap_or_default().to_owned();

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::reach::{Reached, Seen, reach};
-use super::{Answer, Clusters, Context, Link, NO_ANSWER, not_behind, owned_by};
+use super::{Clusters, Context, Link, NO_ANSWER, OfCluster, not_behind, owned_by};
 use crate::bootstrap::{
-    self, AccessError, Claim, Found, KnownGenerations, MarkKeeper, MarkOwner, Ownership, Renewal, Reserved,
+    self, AccessError, Claim, FoundMark, KnownGenerations, MarkKeeper, MarkOwner, Ownership, Renewal, Reserved,
 };
 use crate::errors::chain;
 use crate::execute::ClusterEffects;
@@ -39,7 +39,10 @@ impl Clusters {
     ///
     /// # Errors
     /// As [`crate::runtime::Runtime::connect`].
-    pub(in crate::runtime) async fn ask(&mut self, context: Context<'_>) -> Result<Vec<Answer<Reached>>, RuntimeError> {
+    pub(in crate::runtime) async fn ask(
+        &mut self,
+        context: Context<'_>,
+    ) -> Result<Vec<OfCluster<Reached>>, RuntimeError> {
         if context.renew {
             self.follow(context.settings).await;
         }
@@ -62,7 +65,7 @@ impl Clusters {
     /// As [`crate::runtime::Runtime::connect`].
     pub(in crate::runtime) async fn connect(
         &mut self,
-        answers: Vec<Answer<Reached>>,
+        answers: Vec<OfCluster<Reached>>,
         context: Context<'_>,
     ) -> Result<(), RuntimeError> {
         let reserved = Reserved::of(context.ledger, &context.settings.policy);
@@ -192,10 +195,10 @@ impl Clusters {
 /// Makes this process the only one that manages the clusters that answered. It claims all of them before it takes over
 /// any: another process that still runs may have lost its connection to some of them.
 async fn claimed(
-    answers: Vec<Answer<Reached>>,
+    answers: Vec<OfCluster<Reached>>,
     reserved: Reserved,
     generations: &BTreeMap<ClusterName, Arc<KnownGenerations>>,
-) -> Result<Vec<Answer<(Reached, Arc<MarkKeeper>)>>, RuntimeError> {
+) -> Result<Vec<OfCluster<(Reached, Arc<MarkKeeper>)>>, RuntimeError> {
     let claims = answers.into_iter().map(async |(cluster, answer)| {
         let reached = match answer {
             Ok(reached) => reached,
@@ -203,13 +206,13 @@ async fn claimed(
         };
         let Seen { client, found, .. } = &reached.seen;
         match found {
-            Found::Hidden => {
+            FoundMark::Hidden => {
                 tracing::warn!(%cluster, remedy = "bursar init", "the daemon may not read bursar-mark: a ledger that is rolled back is not noticed");
             }
-            Found::Unproven { .. } => {
+            FoundMark::Unproven { .. } => {
                 tracing::warn!(%cluster, remedy = "bursar init", "bursar-mark was edited: a ledger that is rolled back is not noticed");
             }
-            Found::Absent | Found::Own(_) => {}
+            FoundMark::Absent | FoundMark::Own(_) => {}
         }
         let known = &generations[&cluster];
         let mark =
@@ -223,7 +226,7 @@ async fn claimed(
             Err(error) => Ok((cluster, Err(chain(&error)))),
         }
     });
-    let claims: Vec<Answer<_>> = futures::future::join_all(claims).await.into_iter().collect::<Result<_, _>>()?;
+    let claims: Vec<OfCluster<_>> = futures::future::join_all(claims).await.into_iter().collect::<Result<_, _>>()?;
     let taken = claims.into_iter().map(async |(cluster, answer)| match answer {
         Ok((reached, mark, Claim::Free)) => match mark.take_over().await {
             Ok(()) => (cluster, Ok((reached, mark))),

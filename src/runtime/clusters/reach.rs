@@ -1,5 +1,5 @@
-//! Asks one cluster which ledger owns it and what its mark and seals prove, with the daemon's own credential, which is
-//! renewed first if that is due.
+//! Asks one cluster which ledger owns it, and what its mark and seals prove. Uses the daemon's own credential, and
+//! first renews it if that is due.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kube::config::AuthInfo;
 use sha2::{Digest as _, Sha256};
 
-use crate::bootstrap::{self, AccessError, Found, KnownGenerations, MarkOwner, Renewal, Said};
+use crate::bootstrap::{self, AccessError, FoundMark, KnownGenerations, MarkOwner, Renewal, Said};
 use crate::identity::ClusterName;
 use crate::policy::Cluster;
 
@@ -33,7 +33,7 @@ pub(super) struct Seen {
     pub(super) owner: String,
     /// The choices that an administrator made for it.
     pub(super) said: Said,
-    pub(super) found: Found,
+    pub(super) found: FoundMark,
     /// The highest generation in a seal, if it is higher than expected.
     sealed: Option<u64>,
 }
@@ -41,7 +41,7 @@ pub(super) struct Seen {
 impl Seen {
     /// Returns the generation, from the mark or a seal, that proves a rollback.
     pub(super) fn exceeded(&self, generations: &KnownGenerations) -> Option<u64> {
-        let marked = if let Found::Own(own) = &self.found { Some(own.generation) } else { None };
+        let marked = if let FoundMark::Own(own) = &self.found { Some(own.generation) } else { None };
         generations.exceeded(marked, self.sealed)
     }
 }

@@ -81,10 +81,10 @@ impl Clusters {
                     link.weakened = false;
                     if outdated {
                         let remedy = "bursar webhook install --url … --write …";
-                        tracing::warn!(%cluster, remedy, "the webhook outside of the cluster has older rules");
+                        tracing::warn!(%cluster, remedy, "the webhook outside the cluster has older rules");
                     }
                     if let Some(not_after) = not_after.filter(|ends| *ends <= now + webhook::ENDS_SOON) {
-                        tracing::warn!(%cluster, %not_after, "the certificate of the webhook outside of the cluster expires soon");
+                        tracing::warn!(%cluster, %not_after, "the certificate of the webhook outside the cluster expires soon");
                     }
                     again
                 }

@@ -1,4 +1,4 @@
-//! Tests where uids and gids come from.
+//! Tests of the numbers that accounts of Active Directory get as uid and gid.
 
 use bursar::identity::AccountKind;
 use bursar::snapshot::SourceRead;

@@ -77,7 +77,7 @@ fn without_the_webhook_only_tenants_are_blocked() {
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
             "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
     for object in free.iter().chain([&deployment]) {
-        wait_for("an object outside of tenants' namespaces is created", DEADLINE, || {
+        wait_for("an object outside tenants' namespaces is created", DEADLINE, || {
             let created = site.meddler(&["create", "-f", "-"], &object.to_string());
             // The default service account is created a moment after the namespace.
             if !created.status.success() {

@@ -156,7 +156,7 @@ fn sent(site: &Site, sender: &Sender, part: &str, level: &str) -> Vec<(String, C
     };
     label("off");
     let all: Vec<&Case> = cases.values().flatten().map(|(_, case)| case).collect();
-    // As long as the webhook is still asked, it refuses to create an old pod that runs as root.
+    // The webhook refuses to create an old pod that runs as root, so this waits until the API server no longer asks it.
     let made = wait_for("the objects that the cases change are created", DEADLINE, || {
         sender.runtime.block_on(sender.make(&all)).ok()
     });
@@ -200,11 +200,11 @@ const ATTACKS_IT_REFUSES: &[&str] = &[
 ];
 /// Attacks about which the webhook is not asked: no class here creates a ConfigMap, so our label means nothing on one.
 const ATTACKS_ON_NOTHING: &[&str] = &["our-label-put-on", "our-label-stolen"];
-/// Cases that the API server itself refuses: a certificate for system:masters, and such changes of a pod's tolerations
-/// and resources.
+/// Cases that the API server itself refuses: a certificate for system:masters, and changes of a pod's tolerations and
+/// resources that Kubernetes does not allow.
 const ORDINARY_IT_REFUSES: &[&str] = &["approval-by-an-administrator", "old-root-pod-tolerates-more", "resize"];
 
-/// If the tenant sends the claim, the storage class is the tenant's choice. In
+/// Cases in which the storage class counts as the tenant's choice, because the tenant sends the claim. In the test
 /// `the_clusters_default_storage_class_does_not_count_as_a_choice`, Kubernetes chooses it.
 const ORDINARY_THEY_CHOSE: &[&str] = &["claim-with-the-default-class-of-the-cluster"];
 

@@ -124,7 +124,7 @@ fn after_the_api_server_has_shown_a_certificate_every_client_needs_it() {
     let doctor = |site: &Site| out(&site.bursar(&["doctor"]));
     assert_eq!(review(&site, None), Some(200));
 
-    // The API server shows another certificate than the configuration names, so the webhook demands none.
+    // The API server shows a certificate other than the one that the configuration names, so the webhook demands none.
     site.configure(&keys(&folder, &authority, "somebody-else"));
     let refused = site.try_install();
     assert_eq!(refused.status.code(), Some(1), "{}{}", out(&refused), said(&refused));

@@ -171,7 +171,7 @@ fn a_flood_of_one_tenant_delays_neither_other_tenants_nor_probes() {
     }
     wait_for("all idle connections are open", DEADLINE, || (opened.load(Ordering::Relaxed) >= IDLE).then_some(()));
 
-    #[expect(clippy::disallowed_methods, reason = "this test measures")]
+    #[expect(clippy::disallowed_methods, reason = "this test measures times")]
     let now = Instant::now;
     let began = now();
     let pod = |number: usize| match number % 3 {

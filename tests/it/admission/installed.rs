@@ -73,7 +73,7 @@ fn the_selftest_reports_rules_that_are_not_in_force() {
 }
 
 #[test]
-fn doctor_warns_30_days_before_the_files_end() {
+fn doctor_warns_30_days_before_the_files_expire() {
     let site = Site::alone();
     let webhook = || {
         let findings: Vec<Value> =

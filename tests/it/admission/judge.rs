@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bursar::admission::existing::{KINDS, Kind, by_server};
+use bursar::admission::existing::{JudgedKind, KINDS, by_server};
 use bursar::bootstrap;
 use bursar::rules::Mode;
 use futures::StreamExt as _;
@@ -129,7 +129,7 @@ fn of_classes() -> impl Strategy<Value = Value> {
     prop_oneof![ingress, claim, gateway]
 }
 
-fn kind_of(object: &Value) -> Kind {
+fn kind_of(object: &Value) -> JudgedKind {
     let group =
         object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
     let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();

@@ -351,7 +351,7 @@ fn a_class_that_the_policies_do_not_know_has_the_rules_of_a_class_without_keys()
         deployment(json!({"priorityClassName": "system-node-critical"})),
         deployment(sysctl("kernel.msgmax", "1")),
     ] {
-        let why = meddler.create(&refused).expect_err("the rules refuse it");
+        let why = meddler.create(&refused).expect_err("the rules refuse the object");
         assert!(why.contains("bursar-rules-enforce"), "{refused}: {why}");
     }
     let mut token = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token"});
@@ -483,7 +483,7 @@ fn violations_older_than_a_rule_may_stay_but_not_get_worse() {
 }
 
 #[test]
-fn in_a_ledger_older_than_the_rules_they_only_audit() {
+fn rules_that_are_newer_than_the_ledger_only_audit() {
     let site = Site::alone();
     let meddler = Meddler::new(&site);
     let ledger = site.settings.state_dir.join("ledger.db");

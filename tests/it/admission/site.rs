@@ -252,7 +252,7 @@ impl Site {
         });
     }
 
-    /// Runs `bursar webhook install` for a webhook outside of the cluster.
+    /// Runs `bursar webhook install` for a webhook outside the cluster.
     pub fn install(&self) {
         let installed = self.try_install();
         assert!(installed.status.success(), "{}{}", out(&installed), said(&installed));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bursar::bootstrap::approver::{self, ApproverRequest, Place};
+use bursar::bootstrap::approver::{self, ApproverLocation, ApproverRequest};
 use bursar::bootstrap::{self, Renewal};
 use bursar::contract::{Identity, SELFTEST, Sealer, TenantState, annotate};
 use bursar::execute::keypair::{Names, NewKey};
@@ -155,16 +155,16 @@ fn rows() -> Vec<Row> {
     let eviction =
         json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": "tool-foo"}});
     vec![
-        row("makes a namespace without a Pod Security level", vec![apply(&level("tool-evil", &json!({})))]),
+        row("creates a namespace without a Pod Security level", vec![apply(&level("tool-evil", &json!({})))]),
         row(
-            "makes a namespace at a level that no class names",
+            "creates a namespace at a level that no class names",
             vec![
                 apply(&level("tool-evil", &json!({"pod-security.kubernetes.io/enforce": "privileged"}))),
                 apply(&level("tool-evil", &json!({"pod-security.kubernetes.io/enforce": "baseline"}))),
             ],
         ),
         row(
-            "makes a namespace at an old version of a level",
+            "creates a namespace at an old version of a level",
             vec![apply(&level(
                 "tool-evil",
                 &json!({
@@ -183,7 +183,7 @@ fn rows() -> Vec<Row> {
             ])],
         ),
         row(
-            "makes or takes a namespace of Kubernetes, of Bursar or of the approver",
+            "creates or claims a namespace of Kubernetes, of Bursar or of the approver",
             vec![
                 apply(&namespace("kube-evil", &json!({"bursar.dev/class": "tool"}), "active")),
                 apply(&namespace("kube-system", &json!({"bursar.dev/class": "tool"}), "active")),
@@ -202,7 +202,7 @@ fn rows() -> Vec<Row> {
             ],
         ),
         row(
-            "binds or limits in a namespace of Bursar's with the labels of a class that adopts",
+            "creates bindings or limits in a namespace of Bursar that has the labels of an adopting class",
             ["bursar-selftest", "bursar"]
                 .into_iter()
                 .flat_map(|place| {
@@ -213,7 +213,7 @@ fn rows() -> Vec<Row> {
                 .collect(),
         ),
         row(
-            "gives an adopted namespace another level than its class, or changes one that is there",
+            "gives an adopted namespace a level other than that of its class, or changes an existing level",
             [
                 ("adopted", &["pod-security.kubernetes.io/enforce=privileged"][..]),
                 ("adopted", &["pod-security.kubernetes.io/enforce=restricted"]),
@@ -250,7 +250,7 @@ fn rows() -> Vec<Row> {
             ],
         ),
         row(
-            "binds an admin or impersonation role to somebody who is no listed administrator",
+            "binds an admin or impersonation role to somebody who is not a listed administrator",
             vec![
                 apply(&binding(None, "bursar-impersonate-admin", "Group", "bursar:user:mallory#7")),
                 apply(&binding(None, "bursar-impersonate-admin", "Group", "bursar:tool:foo#1042")),
@@ -281,7 +281,7 @@ fn rows() -> Vec<Row> {
             ],
         ),
         row(
-            "changes its policy, its role, its bindings or the owner",
+            "changes the policy, the role or the bindings that confine the daemon, or the owner of the cluster",
             vec![
                 kubectl(&["label", "validatingadmissionpolicy", "bursar-cage", "a=b"]),
                 kubectl(&["delete", "validatingadmissionpolicy", "bursar-cage"]),
@@ -316,9 +316,9 @@ fn rows() -> Vec<Row> {
                 })),
             ],
         ),
-        row("gives the webhook's Service an address of others", vec![apply(&service)]),
+        row("gives the webhook's Service an address that is not the webhook's", vec![apply(&service)]),
         row(
-            "asks for a certificate that holds for ever, or for another signer or use",
+            "requests a certificate that never expires, or for another signer or use",
             vec![
                 create(&request("evil", ("tool:foo", &[]), &json!({"expirationSeconds": null}))),
                 create(&request("evil", ("tool:foo", &[]), &json!({"expirationSeconds": 3_153_600_000_u64 / 100}))),
@@ -334,7 +334,7 @@ fn rows() -> Vec<Row> {
             ],
         ),
         row(
-            "asks for the token of another service account",
+            "requests the token of another service account",
             vec![
                 kubectl(&["create", "token", "default", "-n", "kube-system"]),
                 kubectl(&["create", "token", "bursar-webhook", "-n", "bursar"]),
@@ -343,7 +343,7 @@ fn rows() -> Vec<Row> {
             ],
         ),
         row(
-            "makes a volume of a host, or one that somebody else's claim would bind",
+            "creates a volume on a host path, or a volume that somebody else's claim would bind",
             vec![
                 apply(&volume(&json!({"nfs": null, "hostPath": {"path": "/"}}))),
                 apply(&volume(&json!({"claimRef": null}))),
@@ -355,7 +355,7 @@ fn rows() -> Vec<Row> {
             ],
         ),
         row(
-            "runs a pod, execs, evicts, or speaks to a pod or a node",
+            "runs a pod, executes a command in one, evicts one, or connects to a pod or a node",
             vec![
                 create(&pod("tool-foo")),
                 create(&pod("bursar-selftest")),
@@ -388,7 +388,7 @@ fn rows() -> Vec<Row> {
             ],
         ),
         row(
-            "binds somebody in a namespace of others",
+            "creates a binding with a subject in a namespace of others",
             vec![
                 apply(&binding(Some("foreign"), "edit", "Group", ALICE)),
                 patched(
@@ -409,7 +409,7 @@ fn rows() -> Vec<Row> {
             ],
         ),
         row(
-            "deletes what is not its own",
+            "deletes objects that are not Bursar's",
             vec![
                 kubectl(&["delete", "persistentvolumeclaim", "theirs", "-n", "tool-foo"]),
                 kubectl(&["delete", "namespace", "foreign"]),
@@ -424,17 +424,21 @@ fn rows() -> Vec<Row> {
 }
 
 /// The approver approves this certificate too, because nothing distinguishes it from that of a real administrator.
-const ADMINISTRATOR: &str = "has a listed administrator signed";
+const ADMINISTRATOR: &str = "gets a certificate for a listed administrator";
 
 /// Subjects of certificates that the attacker requests and approves. No policy can read the subject of a request, so
 /// only an approver can prevent this.
 const SIGNED: [(&str, &str, &[&str]); 6] = [
     (ADMINISTRATOR, "user:alice", &["bursar:users", ALICE]),
-    ("has its group signed for another name", "mallory", &["bursar:daemon#11111111-2222-3333-4444-555555555555"]),
-    ("has bursar:cluster-admin signed", "bursar:cluster-admin", &[]),
-    ("has a controller of Kubernetes signed", "system:kube-controller-manager", &[]),
-    ("has a group of administrators signed", "tool:foo", &["kubeadm:cluster-admins"]),
-    ("has a node signed", "system:node:n", &["system:nodes"]),
+    (
+        "gets a certificate with the daemon's group for another name",
+        "mallory",
+        &["bursar:daemon#11111111-2222-3333-4444-555555555555"],
+    ),
+    ("gets a certificate for bursar:cluster-admin", "bursar:cluster-admin", &[]),
+    ("gets a certificate for a controller of Kubernetes", "system:kube-controller-manager", &[]),
+    ("gets a certificate with a group of administrators", "tool:foo", &["kubeadm:cluster-admins"]),
+    ("gets a certificate for a node", "system:node:n", &["system:nodes"]),
 ];
 
 struct Attacked {
@@ -650,7 +654,7 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
     }
 
     // The daemon made this binding. Then somebody removed its label, and the namespace is no longer adopted.
-    assert!(THREATS.contains("empties a binding in a namespace of others, without a subject in it"));
+    assert!(THREATS.contains("changes a binding in a namespace of others so that it has no subject"));
     for arguments in [
         patched("foreign", "bursar-left", &emptied()),
         kubectl(&["delete", "rolebinding", "bursar-left", "-n", "foreign"]),
@@ -673,7 +677,9 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
         public_key: sealer(site).public_key(),
         administrators: None,
     };
-    approver::install(installing, Place::Outside { folder: folder.path() }).await.unwrap_or_else(|e| panic!("{e:?}"));
+    approver::install(installing, ApproverLocation::Outside { folder: folder.path() })
+        .await
+        .unwrap_or_else(|e| panic!("{e:?}"));
     seal(site, 1042, TenantState::Active);
     let away = issue(site, 1042).await.expect_err("no approver runs");
     assert!(matches!(away, SigningError::NotApproved), "{away}");

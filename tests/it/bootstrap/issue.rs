@@ -11,7 +11,7 @@ use std::time::Duration;
 use bursar::archive::Archives;
 use bursar::bootstrap;
 use bursar::certificate::{Asked, CertificateError};
-use bursar::desired::{DesiredCredential, HomeTarget, Proof, Subject};
+use bursar::desired::{DesiredCredential, DesiredHome, Proof, Subject};
 use bursar::execute::authority::{VerifyError, verified};
 use bursar::execute::credential::{Delivering, deliver};
 use bursar::execute::endpoint_probe::Old;
@@ -77,7 +77,7 @@ impl World {
         Self { folder, effects, _homed: homed }
     }
 
-    fn home(&self, tool: &str) -> HomeTarget {
+    fn home(&self, tool: &str) -> DesiredHome {
         let home = self.folder.path().join("homes").join(tool);
         std::fs::create_dir(&home).expect("the parent folder is writable");
         chown(&home, Some(UID), Some(UID)).expect("tests run as root, who may change owners");
@@ -86,10 +86,10 @@ impl World {
             gid: Gid::try_from(i64::from(UID)).expect("the number is valid"),
             groups: std::iter::empty().collect(),
         };
-        HomeTarget { home, posix, kubeconfig: PathBuf::from(".kube/config"), create: false, replace_unparsable: false }
+        DesiredHome { home, posix, kubeconfig: PathBuf::from(".kube/config"), create: false, replace_unparsable: false }
     }
 
-    async fn issue(&self, credential: &DesiredCredential, home: &HomeTarget) -> Result<Vec<Change>, StepError> {
+    async fn issue(&self, credential: &DesiredCredential, home: &DesiredHome) -> Result<Vec<Change>, StepError> {
         let account = &planned("foo", Vec::new(), Vec::new());
         let effects = &self.effects.clusters[&name()];
         let what = Delivering { credential, generation: GENERATION, home, mount: None, old: Old::Spent };

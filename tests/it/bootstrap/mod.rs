@@ -158,7 +158,7 @@ fn the_daemon_may_do_everything_that_it_must() {
 }
 
 #[test]
-fn the_daemon_may_not_write_outside_of_tenants_namespaces() {
+fn the_daemon_may_not_write_outside_tenants_namespaces() {
     let site = Site::shared();
     let class = json!({"bursar.dev/class": "tool"});
     for place in ["kube-system", "default", "foreign"] {

@@ -8,7 +8,7 @@ use bursar::daemon;
 use bursar::identity::AccountKind;
 use bursar::ledger::LedgerState;
 use bursar::ledger::doubt::Question;
-use bursar::ledger::transition::{Transition, transition};
+use bursar::ledger::transition::{ReadChanges, transition};
 use bursar::plan::guard::{Bounds, approve, guard};
 use bursar::plan::{Plan, Refusal};
 use bursar::policy::Policy;
@@ -38,7 +38,7 @@ impl Story {
     async fn hears(&mut self) -> Vec<Refusal> {
         let (sources, now) = (std::slice::from_ref(&self.source), daemon::now());
         let snapshot = fetch(sources, &Pass::Once, &self.policy, now).await;
-        let Transition { changes, .. } = transition(&self.ledger, &snapshot, &self.policy, now);
+        let ReadChanges { changes, .. } = transition(&self.ledger, &snapshot, &self.policy, now);
         for change in &changes {
             self.ledger.apply(change);
         }
@@ -112,7 +112,7 @@ async fn a_sentinel_must_show_its_attributes() {
 }
 
 #[tokio::test]
-async fn groups_that_lose_all_members_at_once_are_treated_as_hidden() {
+async fn groups_that_lose_all_members_in_one_read_keep_them_as_hidden() {
     let slapd = site(SlapdOptions::default());
     let mut source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
     source.attributes.members_required = false;
@@ -126,7 +126,7 @@ async fn groups_that_lose_all_members_at_once_are_treated_as_hidden() {
     assert!(before > 10);
     slapd.start_configured(&hiding("member"));
     story.hears().await;
-    assert!(story.completeness().contains("show no member at once"), "{}", story.completeness());
+    assert!(story.completeness().contains("became empty in the same read"), "{}", story.completeness());
     assert_eq!((members(&story), leaving(&story)), (before, 0));
     slapd.start_configured(&SlapdOptions::default());
     story.hears().await;

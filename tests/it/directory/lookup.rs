@@ -6,9 +6,9 @@ use bursar::daemon;
 use bursar::identity::AccountKind;
 use bursar::ledger::LedgerState;
 use bursar::ledger::doubt::Question;
-use bursar::ledger::transition::{Transition, due, transition};
+use bursar::ledger::transition::{ReadChanges, due, transition};
 use bursar::snapshot::DirectorySnapshot;
-use bursar::snapshot::proof::Place;
+use bursar::snapshot::proof::EntryPlace;
 use bursar_directory::{Known, Pass, SourceConfig, confirm, fetch};
 
 use super::{ldap, policy, site, toolforge};
@@ -42,7 +42,7 @@ impl Story {
     }
 
     fn remembers(&mut self, snapshot: &DirectorySnapshot) {
-        let Transition { changes, events } = transition(&self.ledger, snapshot, &policy(), daemon::now());
+        let ReadChanges { changes, events } = transition(&self.ledger, snapshot, &policy(), daemon::now());
         for change in &changes {
             self.ledger.apply(change);
         }
@@ -55,7 +55,7 @@ impl Story {
     }
 }
 
-fn only_places(snapshot: &DirectorySnapshot) -> Vec<Place> {
+fn only_places(snapshot: &DirectorySnapshot) -> Vec<EntryPlace> {
     let proofs = snapshot.reads[0].proofs.as_ref().expect("the servers were asked");
     proofs.values().flat_map(|proof| proof.servers.iter().map(|(_, place)| place.clone())).collect()
 }
@@ -73,7 +73,7 @@ async fn an_entry_moved_out_of_the_base_is_absent_and_the_history_names_its_dn()
     let places = only_places(&snapshot);
     assert_eq!(places.len(), 2);
     assert!(
-        places.contains(&Place::Nowhere) && places.contains(&Place::Outside { dn: elsewhere.clone() }),
+        places.contains(&EntryPlace::Nowhere) && places.contains(&EntryPlace::Outside { dn: elsewhere.clone() }),
         "{places:?}"
     );
     story.remembers(&snapshot);
@@ -92,7 +92,7 @@ async fn an_entry_found_by_lookup_is_present_although_the_read_lacked_it() {
     let mut snapshot = story.reads().await;
     snapshot.reads[0].entries.retain(|entry| entry.name != "bob");
     let snapshot = story.confirmed(&story.source, snapshot).await;
-    assert!(matches!(only_places(&snapshot)[..], [Place::Inside { .. }]));
+    assert!(matches!(only_places(&snapshot)[..], [EntryPlace::Inside { .. }]));
     story.remembers(&snapshot);
     assert!(!story.is_absent("bob"));
     assert!(story.events.iter().any(|event| event.starts_with("present after all")), "{:?}", story.events);
@@ -118,7 +118,7 @@ async fn only_an_account_on_which_servers_disagree_waits() {
     let now = daemon::now();
     let later = now + jiff::SignedDuration::from_secs(10);
     for now in [now, later] {
-        let Transition { changes, .. } = transition(&story.ledger, &snapshot, &policy, now);
+        let ReadChanges { changes, .. } = transition(&story.ledger, &snapshot, &policy, now);
         for change in &changes {
             story.ledger.apply(change);
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bursar::daemon;
 use bursar::identity::AccountKind;
-use bursar::policy::{Lifecycle, Policy};
+use bursar::policy::{LifecycleDelays, Policy};
 use bursar::snapshot::{Completeness, SourceRead};
 use bursar_directory::source::{LdapConfig, Secret, SidMapping};
 use bursar_directory::{Pass, Preset, SourceConfig, SourceKind, fetch};
@@ -54,7 +54,7 @@ fn toolforge(ldap: LdapConfig) -> SourceConfig {
 
 pub fn policy() -> Policy {
     let policy = bursar::plan::testing::policy();
-    let lifecycle = Lifecycle { absent_for: Duration::ZERO, ..policy.lifecycle };
+    let lifecycle = LifecycleDelays { absent_for: Duration::ZERO, ..policy.lifecycle };
     Policy { classes: BTreeMap::new(), lifecycle, ..policy }
 }
 

@@ -174,7 +174,11 @@ async fn a_full_read_that_differs_restarts_the_subscription() {
     assert!(names(&told.read().await, AccountKind::User).contains(&"alice"));
     let found = whole().await;
     assert!(
-        found.compared.expect("a full read compares the entries").examples.contains(&"user alice was gone".to_owned())
+        found
+            .compared
+            .expect("a full read compares the entries")
+            .examples
+            .contains(&"user alice was no longer in the directory".to_owned())
     );
     assert_same(&told.read().await, &read(told.source.clone()).await);
     assert!(!told.memory.follow(&told.source.name, Arc::new(wrong), found_wrong), "it descends from wrong entries");
@@ -207,7 +211,13 @@ async fn a_full_read_that_differs_restarts_the_subscription_while_somebody_write
     let found = read_by(&told.source, &Pass::Whole(told.memory.clone())).await;
     ended.store(true, Ordering::SeqCst);
     writer.join().expect("the writes succeed");
-    assert!(found.compared.expect("the full read was compared").examples.contains(&"user guest was gone".to_owned()));
+    assert!(
+        found
+            .compared
+            .expect("the full read was compared")
+            .examples
+            .contains(&"user guest was no longer in the directory".to_owned())
+    );
     assert_same(&told.read().await, &read(told.source.clone()).await);
     told.wait(true).await;
     told.becomes_right(&told.source).await;
@@ -255,7 +265,7 @@ async fn after_a_fault_anywhere_the_subscription_becomes_right_again() {
             proxy.set(fault);
             let before = proxy.connections.load(Ordering::SeqCst);
             let told = Told::begin(toolforge(behind.clone()));
-            // The fault can also lie after the initial content, so a change follows.
+            // The fault can also occur after the initial content was sent, so a change follows.
             slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "uidNumber", &[&(2900 + at % 50).to_string()]));
             let end = Instant::now() + DEADLINE;
             while proxy.connections.load(Ordering::SeqCst) < before + 2 {

@@ -229,7 +229,7 @@ impl Site {
         copy
     }
 
-    /// Returns how many bytes the server sends for such a read over a good connection. If the read uses several
+    /// Returns how many bytes the server sends for a read of this kind over a good connection. If the read uses several
     /// connections, only the longest counts.
     async fn length(&self, how: How, begun: &SyncCache, truth: &SourceRead) -> usize {
         self.proxy.bytes();
@@ -424,7 +424,7 @@ fn controls(message: &mut [u8], length_byte: u8) {
 /// Runs the read `ways()[nth]` with its first, middle and last message spoiled in every way of [`spoiled`].
 async fn spoil(nth: usize) {
     let site = Site::new(false, HASTY).await;
-    let (how, begun) = ways(&site).await.into_iter().nth(nth).expect("there are four");
+    let (how, begun) = ways(&site).await.into_iter().nth(nth).expect("there are four ways to read");
     let truth = read(site.source.clone()).await;
     site.length(how, &begun, &truth).await;
     let messages = site.proxy.messages();

@@ -128,7 +128,7 @@ async fn a_restored_server_is_stale_after_somebody_wrote_to_it() {
 }
 
 #[tokio::test]
-async fn the_deletion_of_the_newest_entry_is_not_stale() {
+async fn a_server_is_not_stale_after_the_deletion_of_its_newest_entry() {
     for lines in [Vec::new(), vec!["access to attrs=contextCSN by * none".to_owned()]] {
         let slapd = site(SlapdOptions { database_lines: lines, ..SlapdOptions::default() });
         slapd.add_ldif(&person_ldif(BASE_DN, "newest", 20_001));

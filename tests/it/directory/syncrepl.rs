@@ -260,7 +260,7 @@ async fn a_full_read_finds_and_repairs_unreported_changes() {
     let found = followed.whole().await;
     assert_same(&found, &read(followed.source.clone()).await);
     let found = found.compared.expect("a full read compares the entries");
-    for told in ["user alice was gone", "user bob was out of date", "user zoe was missing"] {
+    for told in ["user alice was no longer in the directory", "user bob was out of date", "user zoe was missing"] {
         assert!(found.examples.iter().any(|example| example == told), "{found:?}");
     }
     let again = followed.whole().await;

@@ -95,7 +95,7 @@ async fn a_rule_that_hides_uids_rejects_all_entries_but_the_read_is_complete() {
     assert_eq!(why(&read), "complete");
     assert_eq!(read.rejected.len(), 6 + 13);
     for rejected in &read.rejected {
-        assert_eq!(rejected.why, "uidNumber is missing, or hidden from us");
+        assert_eq!(rejected.why, "uidNumber is missing, or hidden from Bursar");
         assert!(rejected.id.is_some() && rejected.name.is_some(), "{rejected:?}");
     }
     let group = read.entries.iter().find(|entry| entry.name == "k8s-admins").expect("the name exists");

@@ -32,7 +32,7 @@ fn with_bundle(world: &World, bundle: &str) -> usize {
 fn check_doctor_names_next_step(world: &World, next: &str) {
     let (found, _) = wrong(world, &[]);
     let [(_, text, remedy)] = &found[..] else { panic!("{found:#?}") };
-    assert!(text.contains("its CA ends") && remedy.contains(next), "{found:#?}");
+    assert!(text.contains("its CA expires") && remedy.contains(next), "{found:#?}");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use tokio::sync::watch;
 
 use super::world::{World, cluster, config, kubectl, quota};
 
-/// Forwards connections to a port while `open` is true. When it becomes false, closes all of them. Returns its own port,
-/// and the number of connections that it has refused.
+/// Forwards connections to a port while `open` is true. When it becomes false, closes all of them. Returns its own
+/// port, and the number of connections that it has refused.
 pub async fn proxy(port: u16, open: watch::Receiver<bool>) -> (u16, Arc<AtomicUsize>) {
     let refused = Arc::<AtomicUsize>::default();
     let counted = Arc::clone(&refused);

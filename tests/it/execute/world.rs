@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar::archive::Archives;
+use bursar::desired::AccountIntent;
 use bursar::desired::watched::managed_kinds;
 use bursar::digest::digest;
 use bursar::execute::request::ApiServer;
@@ -260,26 +261,28 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
     };
     AccountPlan {
         namespaces: narrowing.iter().chain(&actions).filter_map(key).collect(),
-        awaited: false,
         id: AccountId(format!("id-of-{name}").into()),
-        account: format!("tool:{name}").parse().expect("the account is valid"),
-        posix: None,
-        class: "tools".to_owned(),
-        transition: None,
-        generation: 1,
-        regenerated: None,
-        held: None,
-        orders: Vec::new(),
-        ordered: None,
-        adopts: BTreeSet::new(),
-        leaving: BTreeMap::new(),
+        intent: AccountIntent {
+            account: format!("tool:{name}").parse().expect("the account is valid"),
+            posix: None,
+            class: "tools".to_owned(),
+            transition: None,
+            generation: 1,
+            regenerated: None,
+            held: None,
+            orders: Vec::new(),
+            ordered: None,
+            adopts: BTreeSet::new(),
+            awaited: false,
+            leaving: BTreeMap::new(),
+            rests_on: BTreeSet::new(),
+            keeps_people: false,
+            returning: BTreeMap::new(),
+        },
         narrowing,
         actions,
         forgotten: Vec::new(),
         labelled: Vec::new(),
-        rests_on: BTreeSet::new(),
-        keeps_people: false,
-        returning: BTreeMap::new(),
         standing: BTreeMap::new(),
         places: BTreeMap::new(),
         begun: BTreeMap::new(),

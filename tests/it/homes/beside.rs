@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use bursar_protocol::{Answer, Inspection, Notice, PlannedEntries, UserProof, Work};
+use bursar_protocol::{Answer, Inspection, PlannedEntries, SuspensionNotice, UserProof, Work};
 
 use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, test_delivery, write};
 
@@ -100,7 +100,9 @@ async fn the_test_of_a_delivery_tries_the_files_beside_the_kubeconfig() {
         let target = homed.home(name);
         make_directory(&target.home.join(".kube"), UID);
         plant(&target.home.join(".kube").join(OUR_USER));
-        let Work::TestDelivery { planned, replace_unparsable } = test_delivery() else { unreachable!("it is one") };
+        let Work::TestDelivery { planned, replace_unparsable } = test_delivery() else {
+            unreachable!("test_delivery returns this request")
+        };
         let planned = PlannedEntries { token: true, ..planned };
         let tried = homed.ask(&target, Work::TestDelivery { planned, replace_unparsable }).await;
         assert_eq!(tried.expect_err("the token cannot be written").reason(), reason);
@@ -109,7 +111,7 @@ async fn the_test_of_a_delivery_tries_the_files_beside_the_kubeconfig() {
 }
 
 #[tokio::test]
-async fn things_with_names_of_ours_do_not_keep_our_key_in_the_home() {
+async fn objects_in_the_places_of_our_files_do_not_keep_our_key_in_the_home() {
     let homed = Homed::start(&[]);
     let plants: [(&str, Plant); 5] = [
         ("file", |kube| make_file(&kube.join(OUR_USER), UID, b"")),
@@ -131,7 +133,7 @@ async fn things_with_names_of_ours_do_not_keep_our_key_in_the_home() {
         assert!(matches!(found, Ok(Answer::Inspected(Inspection { key_matches: true, .. }))), "{name}: {found:?}");
         let mut notice = entries("1");
         let [account, since, contact] = ["tool foo", "2026-05-03", "help@example.org"].map(str::to_owned);
-        notice.user.proof = UserProof::Notice(Notice { account, since, until: None, contact });
+        notice.user.proof = UserProof::Notice(SuspensionNotice { account, since, until: None, contact });
         let left = homed.ask(&target, write(notice)).await;
         assert!(matches!(left, Ok(Answer::Written(_))) && !says("client-key-data"), "{name}: {left:?}");
         homed.write(&target).await.expect("the home is writable");

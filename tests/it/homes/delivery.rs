@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use bursar_protocol::{
-    Answer, HomeTarget, Inspection, KubeconfigEntries, Notice, SecretText, TokenFiles, UserProof, Work, Written,
+    Answer, HomeTarget, Inspection, KubeconfigEntries, SecretText, SuspensionNotice, TokenFiles, UserProof, Work,
+    Written,
 };
 use bursar_testkit::binaries::program;
 
@@ -125,7 +126,7 @@ async fn a_notice_replaces_a_key_and_a_token() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     let config = target.home.join(".kube/config");
-    let notice = Notice {
+    let notice = SuspensionNotice {
         account: "tool foo".to_owned(),
         since: "2026-11-22T21:00:00Z".to_owned(),
         until: Some("2026-12-01".to_owned()),
@@ -156,7 +157,7 @@ async fn a_notice_replaces_a_key_and_a_token() {
     homed.ask(&target, write(entries("1"))).await.expect("the home is writable");
     let text = fs::read_to_string(&config).expect("the file is readable");
     assert!(text.contains("client-key-data") && !text.contains("exec"), "{text}");
-    told.user.proof = UserProof::Notice(Notice { contact: "a\u{1b}[2Jb".to_owned(), ..notice });
+    told.user.proof = UserProof::Notice(SuspensionNotice { contact: "a\u{1b}[2Jb".to_owned(), ..notice });
     assert!(homed.ask(&target, write(told)).await.is_err(), "a notice with control characters is refused");
 }
 

@@ -1,7 +1,7 @@
 //! Requests about hostile homes, one after the other, through the socket. Each home is refused with its own reason and
 //! a remedy, and left unchanged; or it is harmless, and the delivery succeeds. The cases are in `hostile_cases`.
 //!
-//! `BURSAR_TEST_HOMES=ASKED:PLANTED` runs them outside of a temporary folder: ASKED is where homed finds the homes (an
+//! `BURSAR_TEST_HOMES=ASKED:PLANTED` runs them outside a temporary folder: ASKED is where homed finds the homes (an
 //! NFS mount whose server squashes root), PLANTED is the same folder as root of the server sees it.
 
 use std::collections::BTreeMap;

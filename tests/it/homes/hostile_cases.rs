@@ -144,6 +144,9 @@ pub const CASES: &[Case] = &[
             .expect("the file system allows sparse files");
     }),
     case("config is a little too large", Refused("too-large"), |plot| says(plot, &vec![b'#'; 1024 * 1024 + 1])),
+    case("config would be too large with our entries", Refused("too-large"), |plot| {
+        says(plot, &vec![b'#'; 1024 * 1024 - 100]);
+    }),
     case("config is nested too deep", Refused("too-complex"), |plot| {
         says(plot, ["x: ", &"[".repeat(50_000), &"]".repeat(50_000)].concat().as_bytes());
     }),

@@ -155,7 +155,7 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     // A test write needs no lock, but the test of a delivery waits for it. If the lock is removed meanwhile, that test
     // succeeds.
     let names = entries("1").names();
-    homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect("no lock is needed for that");
+    homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect("a test write needs no lock");
     // A credential must not be issued for a file that cannot be written afterwards.
     let tried = homed.ask(&target, test_delivery()).await.expect_err("the file is locked");
     assert_eq!(tried.reason(), "in-use", "{tried}");
@@ -219,6 +219,32 @@ async fn an_abandoned_lock_of_any_kind_is_overridden_and_reported() {
 fn rustix_now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is after 1970");
     i64::try_from(since.as_secs()).expect("the clock is after 1970")
+}
+
+#[tokio::test]
+async fn a_lock_of_any_age_is_waited_for_or_overridden() {
+    let homed = Homed::start(&["--deadline", "3s"]);
+    let now = SystemTime::now();
+    let ages = [0, 5, 30, 90, 3_600, 86_400, 366 * 86_400].map(Duration::from_secs);
+    let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).expect("the clock is after 1970");
+    let ask = async |age: Duration| {
+        let target = homed.home(&format!("age-{}", age.as_secs()));
+        let lock = locked(&target, Some(age));
+        let answer = homed.write(&target).await;
+        match answer {
+            Ok(Answer::Written(Written { overridden_lock: Some(found), .. })) if !lock.exists() => {
+                assert!(found.abs_diff(age.as_secs()) < 30, "{age:?}: {found}");
+                true
+            }
+            Err(error) if error.reason() == "in-use" && lock.exists() => false,
+            answer => panic!("{age:?}: {answer:?}"),
+        }
+    };
+    let ages = ages.into_iter().chain([since_1970]);
+    let answers = futures::future::join_all(ages.map(async |age| (age, ask(age).await))).await;
+    for (age, is_overridden) in answers {
+        assert_eq!(is_overridden, age > Duration::from_mins(1), "{age:?}");
+    }
 }
 
 #[tokio::test]
@@ -295,7 +321,7 @@ async fn the_test_of_a_delivery_refuses_a_file_that_is_touched_again_and_again()
     done.store(true, Ordering::Relaxed);
     toucher.join().expect("the thread does not panic");
     assert_eq!(tried.expect_err("the file changes all the time").reason(), "in-use");
-    homed.ask(&target, test_delivery()).await.expect("nobody touches it");
+    homed.ask(&target, test_delivery()).await.expect("nobody changes the file");
     assert_eq!(names_in(&target.home.join(".kube")), ["config"]);
 }
 
@@ -353,7 +379,7 @@ async fn the_users_part_of_the_previous_file_is_kept_and_can_be_restored() {
     assert_eq!(restored, Answer::Restored { changed: true, complete: true });
     let text = fs::read_to_string(&config).expect("the file is readable");
     assert!(text.starts_with("# mine\nusers:\n- {name: me, user: {token: hunter2}}\n") && parses(&config), "{text}");
-    let old = fs::read_to_string(&kept).expect("what was replaced");
+    let old = fs::read_to_string(&kept).expect("the copy of the replaced file is readable");
     assert!(!old.contains("client-key-data") && !old.contains("hunter2"), "{old}");
     homed.ask(&target, Work::RemoveKubeconfig { names }).await.expect("homed accepts the request");
     assert_eq!(names_in(&kube), ["config"], "the kept file is removed together with our entries");

@@ -10,6 +10,7 @@ mod kubectl;
 mod mounts;
 mod nfs;
 mod protocol;
+mod selinux;
 mod spawner;
 pub mod ssh;
 mod swap;

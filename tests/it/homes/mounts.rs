@@ -228,7 +228,7 @@ async fn a_folder_on_a_bare_mount_point_is_not_taken_for_the_home() {
     let world = Mounted::with(script, &[]);
     let target = world.with_key("foo").await;
     assert_eq!(target.mount.as_deref(), target.home.parent(), "the mount of the home");
-    world.homed.write(&target).await.expect("writes");
+    world.homed.write(&target).await.expect("the home is writable");
     world.run("umount $homes");
     let refused = async |work: Work| {
         let name = format!("{work:?}");

@@ -98,7 +98,7 @@ async fn every_message_gets_an_answer_or_a_close() {
     assert_eq!(
         names_in(target.home.parent().expect("the path has a parent")),
         ["foo"],
-        "nothing is written outside of the home"
+        "nothing is written outside the home"
     );
 }
 
@@ -121,7 +121,7 @@ async fn a_compromised_daemon_reaches_only_our_entries() {
         Err(error) => error.reason().to_owned(),
     };
 
-    // Names of the user's own entries instead of ours.
+    // The request has names of the user's own entries instead of ours.
     let mut context = entries("1");
     context.contexts[0].name = "lab".into();
     assert_eq!(reason(&mine, write(context)).await, "foreign-entry");
@@ -142,7 +142,7 @@ async fn a_compromised_daemon_reaches_only_our_entries() {
     assert!(!looked.contains("hunter2") && looked.contains("certificate_pem: None"), "{looked}");
     assert_eq!(fs::read_to_string(&config).expect("the file is readable"), theirs);
 
-    // Text that would be a line of its own in this file or another one.
+    // The request has text that would begin a new line in the kubeconfig or in another file.
     let mut injected = entries("1");
     injected.clusters[0].server = "https://x\n- name: evil\n".into();
     injected.contexts[0].namespace = Some("a\"}]\nusers: []\n#".into());
@@ -160,7 +160,7 @@ async fn a_compromised_daemon_reaches_only_our_entries() {
         !fs::read_to_string(&config).expect("the file is readable").lines().any(|line| line.starts_with("ssh-ed25519"))
     );
 
-    // Other files, other homes and other accounts.
+    // The request names other files, other homes and other accounts.
     let at = |home: &Path, uid: u32, kubeconfig: &str| HomeTarget {
         kubeconfig: kubeconfig.into(),
         ..HomeTarget::new(home, uid, uid)

@@ -100,7 +100,7 @@ async fn a_worker_cannot_regain_rights_and_has_only_its_own_socket() {
         assert_eq!((says("CapPrm:"), says("CapEff:"), says("Threads:")), ("0".repeat(16), "0".repeat(16), "1".into()));
         assert_eq!((says("NoNewPrivs:"), says("PPid:")), ("1".to_owned(), spawner.to_string()));
         let proc = format!("/proc/{worker}");
-        assert_eq!(fs::read(format!("{proc}/environ")).expect("root may read it"), b"");
+        assert_eq!(fs::read(format!("{proc}/environ")).expect("root may read the environment of a process"), b"");
         // The worker has a single socket, over which it got its request. It has no socket of the server or the spawner.
         let held = descriptors_of(worker);
         assert_eq!(held.iter().filter(|held| held.to_string_lossy().starts_with("socket:")).count(), 1, "{held:?}");

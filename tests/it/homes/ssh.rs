@@ -72,6 +72,20 @@ async fn keys_are_added_beside_other_lines_and_removed_again() {
 }
 
 #[tokio::test]
+async fn a_file_never_grows_so_large_that_its_keys_could_not_be_removed() {
+    let homed = Homed::start(&["--ssh-keys"]);
+    let target = homed.home("foo");
+    make_directory(&target.home.join(".ssh"), UID);
+    let file = target.home.join(".ssh/authorized_keys");
+    let own = vec![b'#'; 1024 * 1024 - 300];
+    make_file(&file, UID, &own);
+    assert!(reason(&homed, &target, keys(&[key(1)])).await.starts_with("SshKeys"), "the file has room for one key");
+    assert_eq!(reason(&homed, &target, keys(&[key(1), key(2)])).await, "too-large");
+    assert!(reason(&homed, &target, keys(&[])).await.starts_with("SshKeys"), "the key is removed");
+    assert_eq!(fs::read(&file).expect("the file is readable").trim_ascii_end(), own);
+}
+
+#[tokio::test]
 async fn only_plain_keys_are_written_and_only_with_the_option_of_homed() {
     let (homed, shut) = (Homed::start(&["--ssh-keys"]), Homed::start(&[]));
     let (target, closed) = (homed.home("foo"), shut.home("foo"));

@@ -1,4 +1,4 @@
-//! Directories and links are swapped while homed writes. Homed must not write outside of the home or change the owner
+//! Directories and links are swapped while homed writes. Homed must not write outside the home or change the owner
 //! of a file.
 
 use std::fs;

@@ -154,7 +154,7 @@ async fn a_failed_request_makes_the_read_partial() {
             let timeout = if expected.ends_with("300ms") { Duration::from_millis(300) } else { config.timeout };
             let found = read(source(KeycloakConfig { timeout, ..config })).await;
             assert_ne!(found.completeness, Completeness::Complete, "{path}: {expected}");
-            // If a login gets a 404, the message is another one.
+            // If a login gets a 404, the message differs.
             let told = why(&found).contains(expected) || why(&found).contains("there is no realm");
             assert!(told, "{path}: {expected}: {}", why(&found));
         }

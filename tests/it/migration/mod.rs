@@ -53,7 +53,7 @@ impl Page {
         ];
         all.extend(words.iter().map(|(there, here)| (*there, (*here).to_owned())));
         let page = Self { blocks: blocks(text, "sh").into_iter(), words: all };
-        let [classes] = blocks(text, "toml")[..] else { panic!("one configuration") };
+        let [classes] = blocks(text, "toml")[..] else { panic!("the page has one configuration") };
         let config = fs::read_to_string(world.config()).expect("the world has a configuration");
         let (head, _) = config.split_once("[class.tool]").expect("the text has this part");
         fs::write(world.config(), head.to_owned() + &page.here(classes)).expect("the folder is writable");

@@ -34,7 +34,7 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
             rule: Rule::Approval,
             what: format!("the daemon would approve a certificate for {what}"),
             why: "it may approve only those of tenants and of Bursar's own programs".to_owned(),
-            remedy: "if you did not ask for it, treat the daemon's key as stolen".to_owned(),
+            remedy: "if no administrator requested it, treat the daemon's key as stolen".to_owned(),
         });
     }
     Ok(())

@@ -137,7 +137,7 @@ fn examine(rules: &ApproverRules, asked: &Asked<'_>) -> Result<Judgement, String
 fn own(rules: &ApproverRules, requested: &Requested, seconds: u64) -> Result<Judgement, String> {
     let group = rules.daemon_group();
     if requested.organizations != [group] || !requested.serial_numbers.is_empty() {
-        return Err(format!("a certificate for {} names another group than the group of its ledger", rules.daemon));
+        return Err(format!("a certificate for {} names a group other than that of its ledger", rules.daemon));
     }
     if seconds > rules.own_lifetime {
         return Err(format!(

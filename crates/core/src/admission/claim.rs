@@ -27,7 +27,7 @@ pub(super) fn check(claim: &Json<'_>, tenant: &Tenant<'_>, decision: &mut Decisi
         return Ok(());
     }
     let what = "the claim is for several nodes and names no storage class".to_owned();
-    let why = format!("claims of {} that do so get {}", tenant.who(), quoted(class));
+    let why = format!("such claims of {} get {}", tenant.who(), quoted(class));
     let remedy = format!("write spec.storageClassName: {class}");
     decision.found(rules.mode, Finding { rule: Rule::Claims, what, why, remedy });
     Ok(())

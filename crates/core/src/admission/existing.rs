@@ -16,7 +16,7 @@ use crate::rules::{Mode, Rules};
 
 /// The API group and the resource of objects that are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kind {
+pub struct JudgedKind {
     /// The API group; empty for the core group.
     pub group: &'static str,
     /// The plural of the kind, such as `pods`.
@@ -24,7 +24,7 @@ pub struct Kind {
 }
 
 /// The kinds that rules apply to, except the kinds in `hosts.fields`. Owners come before the objects that they create.
-pub const KINDS: [Kind; 15] = [
+pub const KINDS: [JudgedKind; 15] = [
     kind("", "pods"),
     kind("", "replicationcontrollers"),
     kind("", "persistentvolumeclaims"),
@@ -42,8 +42,8 @@ pub const KINDS: [Kind; 15] = [
     kind("gateway.networking.k8s.io", "gateways"),
 ];
 
-const fn kind(group: &'static str, resource: &'static str) -> Kind {
-    Kind { group, resource }
+const fn kind(group: &'static str, resource: &'static str) -> JudgedKind {
+    JudgedKind { group, resource }
 }
 
 /// The checks that are left out, because an existing object does not show whether it passes them. The texts are for
@@ -72,7 +72,7 @@ pub const LACKS: &str = "filled in";
 
 /// Judges an object by the rules of the webhook. `resolved` is the tenant of its namespace.
 #[must_use]
-pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value) -> Vec<Broken> {
+pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: JudgedKind, object: &Value) -> Vec<Broken> {
     if is_over(kind, object) {
         return Vec::new();
     }
@@ -121,7 +121,7 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value
 }
 
 /// Whether the object has finished: a finished pod runs nothing, and a finished `Job` creates nothing.
-fn is_over(kind: Kind, object: &Value) -> bool {
+fn is_over(kind: JudgedKind, object: &Value) -> bool {
     let ended =
         |condition: &Value| matches!(text(&condition["type"]), "Complete" | "Failed") && condition["status"] == "True";
     match kind.resource {
@@ -134,7 +134,7 @@ fn is_over(kind: Kind, object: &Value) -> bool {
 /// Judges an object by the rules that the API server evaluates. `unchosen` is the mode of rules for which no
 /// administrator chose one.
 #[must_use]
-pub fn by_server(server: &ServerRules, unchosen: Mode, kind: Kind, object: &Value) -> Vec<Broken> {
+pub fn by_server(server: &ServerRules, unchosen: Mode, kind: JudgedKind, object: &Value) -> Vec<Broken> {
     if is_over(kind, object) {
         return Vec::new();
     }
@@ -193,7 +193,7 @@ fn allows(rule: &ServerRule, kind: &str, name: &str) -> bool {
     rule.allow.contains(&format!("{kind} {name}")) || rule.allow.contains(&format!("{kind} *"))
 }
 
-fn pod_spec(kind: Kind, object: &Value) -> Option<&Value> {
+fn pod_spec(kind: JudgedKind, object: &Value) -> Option<&Value> {
     let spec = &object["spec"];
     let spec = match (kind.group, kind.resource) {
         ("", "pods") => spec,
@@ -276,7 +276,7 @@ mod tests {
 
     use super::*;
 
-    fn broken(server: &ServerRules, kind: Kind, object: &Value) -> Vec<(&'static str, Mode)> {
+    fn broken(server: &ServerRules, kind: JudgedKind, object: &Value) -> Vec<(&'static str, Mode)> {
         by_server(server, Mode::Audit, kind, object).into_iter().map(|broken| (broken.rule, broken.mode)).collect()
     }
 

@@ -121,7 +121,7 @@ pub fn is_place(text: &str) -> bool {
 /// Parses a reference as the runtimes do, with their defaults (`docker.io`, `library/`).
 ///
 /// The grammar is that of `github.com/distribution/reference`. This parser also rejects texts that two parsers could
-/// read differently: letters beyond ASCII, upper case outside of the tag, a registry that is not a host, and ids of
+/// read differently: letters beyond ASCII, upper case outside the tag, a registry that is not a host, and ids of
 /// images on the node. It uses no regular expression, because that takes a hundred times as long.
 fn parse(image: &str) -> Result<Reference, BadReference> {
     if image.len() > LONGEST {

@@ -23,13 +23,13 @@ pub const HARMLESS: [&str; 4] = [
 /// A host that an object uses, and the place in the object that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Use<'a> {
-    place: Place,
+    place: HostPlace,
     /// The host; empty if the object is for every host.
     host: &'a str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum HostPlace {
     Rule,
     Tls,
     DefaultBackend,
@@ -37,7 +37,7 @@ enum Place {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RoutingKind {
     /// `Ingress` of `networking.k8s.io/v1`.
     Ingress,
     /// `HTTPRoute`, `GRPCRoute` and `TLSRoute` of `gateway.networking.k8s.io`.
@@ -46,7 +46,7 @@ pub(super) enum Kind {
 
 /// Checks the hosts and annotations that differ from the old object.
 pub(super) fn check(
-    kind: Kind,
+    kind: RoutingKind,
     new: &Json<'_>,
     old: Option<&Json<'_>>,
     tenant: &Tenant<'_>,
@@ -57,10 +57,10 @@ pub(super) fn check(
         return Ok(());
     }
     let uses = |object: &'_ Json<'_>| match kind {
-        Kind::Ingress => of_ingress(object).map(owned),
-        Kind::Route => of_route(object).map(owned),
+        RoutingKind::Ingress => of_ingress(object).map(owned),
+        RoutingKind::Route => of_route(object).map(owned),
     };
-    let before: BTreeSet<(Place, String)> = old.map_or(Ok(Vec::new()), uses)?.into_iter().collect();
+    let before: BTreeSet<(HostPlace, String)> = old.map_or(Ok(Vec::new()), uses)?.into_iter().collect();
     let hosts: Vec<String> = patterns(tenant).collect();
     for (place, host) in uses(new)?.into_iter().filter(|used| !before.contains(used)) {
         if !hosts.iter().any(|pattern| is_match(pattern, &host)) {
@@ -70,7 +70,7 @@ pub(super) fn check(
     annotations(new, old, tenant, decision)
 }
 
-fn owned(uses: Vec<Use<'_>>) -> Vec<(Place, String)> {
+fn owned(uses: Vec<Use<'_>>) -> Vec<(HostPlace, String)> {
     uses.into_iter().map(|used| (used.place, used.host.to_owned())).collect()
 }
 
@@ -78,17 +78,17 @@ fn of_ingress<'v>(object: &'v Json<'_>) -> Result<Vec<Use<'v>>, Malformed> {
     let spec = field(object, "spec").ok_or_else(|| Malformed("spec is missing".to_owned()))?;
     let mut uses = Vec::new();
     if self::object(spec, "defaultBackend")?.is_some() {
-        uses.push(Use { place: Place::DefaultBackend, host: "" });
+        uses.push(Use { place: HostPlace::DefaultBackend, host: "" });
     }
     for rule in list(spec, "rules")? {
-        uses.push(Use { place: Place::Rule, host: text(rule, "host")? });
+        uses.push(Use { place: HostPlace::Rule, host: text(rule, "host")? });
     }
     for tls in list(spec, "tls")? {
         let hosts = texts(tls, "hosts")?;
         if hosts.is_empty() {
-            uses.push(Use { place: Place::Tls, host: "" });
+            uses.push(Use { place: HostPlace::Tls, host: "" });
         }
-        uses.extend(hosts.into_iter().map(|host| Use { place: Place::Tls, host }));
+        uses.extend(hosts.into_iter().map(|host| Use { place: HostPlace::Tls, host }));
     }
     Ok(uses)
 }
@@ -97,9 +97,9 @@ fn of_route<'v>(object: &'v Json<'_>) -> Result<Vec<Use<'v>>, Malformed> {
     let spec = field(object, "spec").ok_or_else(|| Malformed("spec is missing".to_owned()))?;
     let hosts = texts(spec, "hostnames")?;
     if hosts.is_empty() {
-        return Ok(vec![Use { place: Place::Route, host: "" }]);
+        return Ok(vec![Use { place: HostPlace::Route, host: "" }]);
     }
-    Ok(hosts.into_iter().map(|host| Use { place: Place::Route, host }).collect())
+    Ok(hosts.into_iter().map(|host| Use { place: HostPlace::Route, host }).collect())
 }
 
 /// Returns the tenant's hosts.
@@ -121,7 +121,7 @@ pub fn serves<'r>(identity: &Identity, rules: &'r ClassRules, host: &str) -> Opt
     own_patterns(rules).find(fits).map(String::as_str)
 }
 
-/// Whether `host` matches `pattern`. A first label `*` of the pattern matches any one label, even `*`.
+/// Whether `host` matches `pattern`. If the first label of the pattern is `*`, it matches any label, even `*`.
 fn is_match(pattern: &str, host: &str) -> bool {
     match pattern.strip_prefix("*.") {
         Some(rest) => host.split_once('.').is_some_and(|(first, after)| is_label(first) && after == rest),
@@ -137,11 +137,11 @@ fn is_label(text: &str) -> bool {
 fn finding(used: &Use<'_>, tenant: &Tenant<'_>, hosts: &[String]) -> Finding {
     let every = "is for every host";
     let what = match (used.place, used.host) {
-        (Place::DefaultBackend, _) => format!("spec.defaultBackend {every}"),
-        (Place::Rule, "") => format!("a rule without host {every}"),
-        (Place::Tls, "") => format!("a TLS entry without hosts {every}"),
-        (Place::Route, "") => format!("a route without hostnames {every}"),
-        (Place::Tls, host) => format!("TLS host {} is somebody else's", quoted(host)),
+        (HostPlace::DefaultBackend, _) => format!("spec.defaultBackend {every}"),
+        (HostPlace::Rule, "") => format!("a rule without host {every}"),
+        (HostPlace::Tls, "") => format!("a TLS entry without hosts {every}"),
+        (HostPlace::Route, "") => format!("a route without hostnames {every}"),
+        (HostPlace::Tls, host) => format!("TLS host {} is somebody else's", quoted(host)),
         (_, host) => format!("host {} is somebody else's", quoted(host)),
     };
     let (why, remedy) = match hosts {

@@ -50,7 +50,7 @@ enum Concern {
     Pod,
     /// A template of pods: the path to it, and the same path for messages.
     Template(&'static [&'static str], &'static str),
-    Served(ingress::Kind),
+    Served(ingress::RoutingKind),
     Claim,
 }
 
@@ -67,9 +67,9 @@ fn concern(review: &Review<'_>) -> Option<Concern> {
         | ("batch", "jobs", "")
         | ("", "replicationcontrollers", "") => Some(TEMPLATE),
         ("batch", "cronjobs", "") => Some(CRON_JOB),
-        ("networking.k8s.io", "ingresses", "") => Some(Concern::Served(ingress::Kind::Ingress)),
+        ("networking.k8s.io", "ingresses", "") => Some(Concern::Served(ingress::RoutingKind::Ingress)),
         ("gateway.networking.k8s.io", "httproutes" | "grpcroutes" | "tlsroutes", "") => {
-            Some(Concern::Served(ingress::Kind::Route))
+            Some(Concern::Served(ingress::RoutingKind::Route))
         }
         ("", "persistentvolumeclaims", "") => Some(Concern::Claim),
         _ => None,

@@ -26,8 +26,8 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
     }
     let (new, old) = (review.object.as_ref(), review.old_object.as_ref());
     if review.operation == Operation::Delete && old.is_none() {
-        // For the deletion of a collection, the API server sends one review without an object, and then one with each
-        // object.
+        // If a collection is deleted, the API server first sends one review without an object, and then a review for
+        // each object.
         return Err(Malformed("the deletion does not contain the object".to_owned()));
     }
     if review.group.is_empty() && review.resource == "namespaces" {
@@ -81,8 +81,8 @@ fn is_marked(object: &Json<'_>) -> bool {
     label(object, MANAGED_BY) == Some(MANAGER)
 }
 
-/// Returns the templates from which controllers create pods, jobs and claims, because the new objects get the labels of
-/// the template.
+/// Returns the templates from which controllers create pods, jobs and claims. The objects that a controller creates get
+/// the labels of the template, so the labels of templates are checked too.
 fn made<'v, 'a>(review: &Review<'_>, object: &'v Json<'a>) -> impl Iterator<Item = &'v Json<'a>> {
     let (template, pod) = match super::concern(review) {
         Some(Concern::Template(keys, _)) => (at(object, keys), at(object, keys)),
@@ -98,7 +98,7 @@ fn made<'v, 'a>(review: &Review<'_>, object: &'v Json<'a>) -> impl Iterator<Item
     template.into_iter().chain(job).chain(list(of_sets, "volumeClaimTemplates")).chain(ephemeral)
 }
 
-/// Whether the scheduler, or the controller of a storage driver (a service account outside of the claim's namespace),
+/// Whether the scheduler, or the controller of a storage driver (a service account outside the claim's namespace),
 /// does its usual work on a claim. These clients write the claim's `/status`, finalizers and annotations, but none of
 /// Bursar's own keys.
 fn is_drivers_work(review: &Review<'_>, new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> Result<bool, Malformed> {
@@ -215,7 +215,7 @@ fn is_bookkeeping(key: &str) -> bool {
     BOOKKEEPING.contains(&key)
 }
 
-/// Returns the fields that are not left out. If the value is not an object, returns it as the error.
+/// Returns the fields that `left_out` does not name. If the value is not an object, returns it as the error.
 fn others<'v, 'a>(
     value: &'v Json<'a>,
     left_out: fn(&str) -> bool,

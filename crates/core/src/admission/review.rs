@@ -104,7 +104,7 @@ struct Request<'a> {
     #[serde(borrow)]
     operation: Cow<'a, str>,
     #[serde(borrow)]
-    resource: Kind<'a>,
+    resource: GroupResource<'a>,
     #[serde(borrow)]
     sub_resource: Option<Text<'a>>,
     #[serde(borrow)]
@@ -121,7 +121,7 @@ struct Request<'a> {
 }
 
 #[derive(Deserialize)]
-struct Kind<'a> {
+struct GroupResource<'a> {
     #[serde(default, borrow)]
     group: Cow<'a, str>,
     #[serde(borrow)]
@@ -166,7 +166,7 @@ impl<'a> Review<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer<'a> {
+struct AnsweredReview<'a> {
     api_version: &'static str,
     kind: &'static str,
     response: Response<'a>,
@@ -178,7 +178,7 @@ struct Response<'a> {
     uid: &'a str,
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Refusal>,
+    status: Option<DeniedStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     patch_type: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -190,7 +190,7 @@ struct Response<'a> {
 }
 
 #[derive(Serialize)]
-struct Refusal {
+struct DeniedStatus {
     status: &'static str,
     reason: &'static str,
     code: u16,
@@ -205,9 +205,9 @@ struct Refusal {
 #[must_use]
 pub fn answer(uid: &str, decision: &Decision) -> String {
     let allowed = decision.is_allowed();
-    let refusal = || Refusal { status: "Failure", reason: "Forbidden", code: 403, message: decision.message() };
+    let refusal = || DeniedStatus { status: "Failure", reason: "Forbidden", code: 403, message: decision.message() };
     let patch = (allowed && !decision.patch.is_empty()).then(|| BASE64.encode(json(&decision.patch)));
-    json(&Answer {
+    json(&AnsweredReview {
         api_version: API_VERSION,
         kind: KIND,
         response: Response {

@@ -25,7 +25,7 @@ pub enum Known {
 const VERIFIED: &str = "its client certificate is verified";
 const OTHERS_TOO: &str = "; reviews also come without such a certificate, from ";
 const UNVERIFIED: &str = "its client certificate is not verified: ";
-/// Marks the end of each sentence. Any text after it comes from others.
+/// Marks the end of each sentence. The API server may add text after it.
 const END: &str = "; bursar asked";
 
 impl Known {

@@ -177,7 +177,7 @@ fn decided(part: &str, each: impl Fn(&str, &Case, &Review<'_>, &Decision)) -> us
         let decision = decide(&rules, &resolved(case), &review);
         let said = said(&decision);
         if said != case.expect {
-            wrong.push(format!("{name}: the file expects another decision than\n{}", json!(said)));
+            wrong.push(format!("{name}: the file expects a decision other than\n{}", json!(said)));
         }
         decisions.push((name, case, review, decision));
     }

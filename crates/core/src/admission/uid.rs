@@ -250,13 +250,13 @@ impl Judge<'_> {
 
     /// Returns the reason in findings about ways to another uid.
     fn stays(&self) -> String {
-        format!("with it, a process can get another uid than {}, the uid of {}", self.posix.uid, self.tenant.who())
+        format!("with it, a process can get a uid other than {}, the uid of {}", self.posix.uid, self.tenant.who())
     }
 
     fn may_escalate(&mut self) {
         if !self.tenant.rules.uid.privilege_escalation {
             let what = format!("{} does not set {ESCALATION}", self.subject());
-            let why = format!("a setuid file of its image can then run with another uid than {}", self.posix.uid);
+            let why = format!("a setuid file of its image can then run with a uid other than {}", self.posix.uid);
             self.found(what, why, format!("set {}{ESCALATION} to false", self.path()));
         }
     }

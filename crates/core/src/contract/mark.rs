@@ -28,7 +28,7 @@ pub struct Mark {
     pub ledger: String,
     /// The ledger's highest generation in use.
     pub generation: u64,
-    /// The highest uid that a workspace got from each range, and the uids of workspaces outside of the ranges.
+    /// The highest uid that a workspace got from each range, and the uids of workspaces outside the ranges.
     pub uids: BTreeSet<Uid>,
 }
 

@@ -6,27 +6,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::identity::{AccountId, AccountKind, ClusterName};
 use crate::json_text::JsonText;
 use crate::kinds::ObjectKey;
-use crate::ledger::{Account, LedgerState, Lifecycle as LifecycleState, Tenant};
-use crate::policy::{Class, Lifecycle, Policy, Provision, UidRange, When};
+use crate::ledger::{Account, LedgerState, Lifecycle, Tenant};
+use crate::policy::{Class, LifecycleDelays, Policy, Provision, UidRange, When};
 
 /// Directory groups by name, with nested groups resolved. Groups of several sources with the same name count as one.
 pub struct Groups<'a>(BTreeMap<&'a str, Vec<Group<'a>>>);
 
 struct Group<'a> {
     account: &'a Account,
-    /// The group is proved to be gone, so all its members leave.
+    /// Whether the group is proved to be gone. If so, all its members leave.
     gone: bool,
 }
 
 impl<'a> Groups<'a> {
     /// Returns the groups of the ledger.
     #[must_use]
-    pub fn of(ledger: &'a LedgerState, lifecycle: &Lifecycle) -> Self {
+    pub fn of(ledger: &'a LedgerState, lifecycle: &LifecycleDelays) -> Self {
         Self::among(ledger.accounts.values().filter(|account| account.kind == AccountKind::Group), lifecycle)
     }
 
     /// Returns the groups among `accounts`.
-    pub(super) fn among(accounts: impl IntoIterator<Item = &'a Account>, lifecycle: &Lifecycle) -> Self {
+    pub(super) fn among(accounts: impl IntoIterator<Item = &'a Account>, lifecycle: &LifecycleDelays) -> Self {
         let mut groups: BTreeMap<&str, Vec<Group<'_>>> = BTreeMap::new();
         for account in accounts {
             let gone = super::life::is_absent(account, lifecycle);
@@ -110,7 +110,7 @@ pub fn groups_without_uid<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Ve
         return Vec::new();
     }
     let groups = Groups::of(ledger, &policy.lifecycle);
-    let live = |state| matches!(state, LifecycleState::New | LifecycleState::Active);
+    let live = |state| matches!(state, Lifecycle::New | Lifecycle::Active);
     let accounts = ledger.accounts.values();
     let without =
         accounts.filter(|account| account.kind == AccountKind::Group && account.posix.is_none() && live(account.state));
@@ -194,8 +194,8 @@ pub fn former_classes<'p>(
     cluster: &ClusterName,
 ) -> BTreeMap<String, &'p Class> {
     let has_namespaces = |class: &&Class| class.clusters.contains(cluster) && class.namespace.is_some();
-    // The class by which the tenant began stays in the list after the label has changed, so that no rules change at the
-    // end of a rename.
+    // After the label has changed, the class by which the tenant began is still in the list. So no rules change when
+    // the rename is complete.
     let mut accounts: BTreeMap<String, Vec<(&AccountId, bool)>> = BTreeMap::new();
     for ((id, _), tenant) in ledger.tenants.iter().filter(|((_, at), _)| at == cluster) {
         let Some(namespace) = &tenant.namespace else { continue };
@@ -239,7 +239,7 @@ fn only<'p>(classes: BTreeMap<&str, (usize, &'p Class)>) -> Option<&'p Class> {
     classes.next().filter(|_| classes.next().is_none()).map(|(_, class)| class)
 }
 
-/// Returns the class that a former class became, if no recorded label names it: older versions recorded no labels.
+/// Returns the class that a former class became, for accounts without a recorded label: older versions recorded none.
 /// `classes` are the classes that now take the accounts that began in the former class. Some of these accounts may have
 /// moved to another class long before.
 fn successor<'p>(mut classes: BTreeMap<&'p str, (usize, &'p Class)>, ledger: &LedgerState) -> Option<&'p Class> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{DesiredCredential, HomeTarget, Place, Proof, Subject, TokenOf, generation_group};
+use super::{DesiredCredential, DesiredHome, Place, Proof, Subject, TokenOf, generation_group};
 use crate::contract::SERVICE_ACCOUNT_PREFIX;
 use crate::digest::digest;
 use crate::identity::{HostName, NamespaceName};
@@ -66,7 +66,7 @@ pub fn holder(
         (Some(CredentialKind::Oidc(oidc)), _) => {
             json!({"apiGroup": GROUP, "kind": "User", "name": oidc.user.replace("{name}", &account.name)})
         }
-        // A service account gets no rights outside of its own namespace, so bindings there name a group without
+        // A service account gets no rights outside its own namespace, so bindings there name a group without
         // members.
         (None | Some(CredentialKind::Certificate { .. } | CredentialKind::ServiceAccount { .. }), _) => {
             let group = generation_group(&account.account_name(), generation);
@@ -201,7 +201,7 @@ fn face(endpoint: &Endpoint) -> Value {
 
 /// Returns where the kubeconfig is put; `None` if the account has no uid or no home.
 #[must_use]
-pub fn home(account: &Account, rule: &HomeRule, credential: Option<&CredentialRule>) -> Option<HomeTarget> {
+pub fn home(account: &Account, rule: &HomeRule, credential: Option<&CredentialRule>) -> Option<DesiredHome> {
     let directory = match credential.map(|rule| &rule.kind) {
         Some(CredentialKind::ServiceAccount { directory: Some(directory), .. }) => {
             let named = directory.to_string_lossy().replace("{name}", &account.kubernetes_name);
@@ -209,7 +209,7 @@ pub fn home(account: &Account, rule: &HomeRule, credential: Option<&CredentialRu
         }
         _ => None,
     };
-    Some(HomeTarget {
+    Some(DesiredHome {
         home: directory.or_else(|| account.home.clone())?,
         posix: account.posix.clone()?,
         kubeconfig: rule.kubeconfig.clone(),

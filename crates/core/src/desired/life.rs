@@ -3,15 +3,15 @@
 use jiff::Timestamp;
 
 use super::{EndOfTenant, Regeneration, Transition};
-use crate::ledger::{Account, Ending, Lifecycle as State, Note, Order, OrderKind, Suspension};
-use crate::policy::Lifecycle;
+use crate::ledger::{Account, Ending, Lifecycle, Note, Order, OrderKind, Suspension};
+use crate::policy::LifecycleDelays;
 
 /// The decision about an account.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Verdict {
     pub(super) transition: Option<Transition>,
     pub(super) regenerated: Option<Regeneration>,
-    /// The account has no access after the transition.
+    /// Whether the account has no access after the transition.
     pub(super) suspended: bool,
     /// The requirements of the account's end for its namespaces.
     pub(super) end: Option<EndOfTenant>,
@@ -27,18 +27,18 @@ impl Verdict {
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Evidence<'a> {
     pub(super) account: &'a Account,
-    /// A class takes the account.
+    /// Whether a class takes the account.
     pub(super) wanted: bool,
     /// Open orders, from the oldest to the newest.
     pub(super) orders: &'a [&'a Order],
-    pub(super) lifecycle: &'a Lifecycle,
+    pub(super) lifecycle: &'a LifecycleDelays,
     /// Whether absences, marks and lost classes count. If not, the verdict is the one that remains if the guard refuses
     /// every removal.
     pub(super) removals: bool,
     /// Whether leaving members count.
     pub(super) leavings: bool,
     pub(super) namespaces: Namespaces,
-    /// The account has credentials of which a leaving member may have kept a copy.
+    /// Whether the account has credentials of which a leaving member may have kept a copy.
     pub(super) shared: bool,
     /// Since when nothing has run in any of its namespaces; `None` if this is not long enough for a suspension.
     pub(super) idle: Option<Timestamp>,
@@ -51,15 +51,15 @@ pub(super) struct Evidence<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Namespaces {
     pub(super) count: u64,
-    /// All namespaces were archived during the present suspension.
+    /// Whether all namespaces were archived during the present suspension.
     pub(super) archived: bool,
-    /// No namespace exists any more.
+    /// Whether no namespace exists any more.
     pub(super) gone: bool,
 }
 
 /// Whether complete reads have not shown the account for `absent_for`. If `absent_for` is `0s`, the first such read is
 /// enough.
-pub(super) fn is_absent(account: &Account, lifecycle: &Lifecycle) -> bool {
+pub(super) fn is_absent(account: &Account, lifecycle: &LifecycleDelays) -> bool {
     account.absence.is_some_and(|absence| absence.seconds >= lifecycle.absent_for.as_secs())
 }
 
@@ -68,16 +68,16 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
     let Evidence { account, wanted, .. } = evidence;
     let cause = cause(evidence);
     let transition = match (account.state, cause) {
-        (State::New, Some(cause)) if cause.ordered().is_some() => Some(Transition::Suspend(cause)),
-        (State::New, None) if wanted && account.absence.is_none() => Some(Transition::Create),
-        (State::New, _) | (State::Deleted, Some(_)) => return None,
+        (Lifecycle::New, Some(cause)) if cause.ordered().is_some() => Some(Transition::Suspend(cause)),
+        (Lifecycle::New, None) if wanted && account.absence.is_none() => Some(Transition::Create),
+        (Lifecycle::New, _) | (Lifecycle::Deleted, Some(_)) => return None,
         // Only a directory entry brings a deleted account back. It is not enough that a class takes the account again.
-        (State::Deleted, None) if account.absence.is_some() => return None,
-        (State::Archived, Some(cause)) => archived(evidence, cause),
-        (State::Active, Some(cause)) => Some(Transition::Suspend(cause)),
-        (State::Active, None) => None,
-        (State::Suspended | State::Archived | State::Deleted, None) => Some(Transition::Resume),
-        (State::Suspended, Some(cause)) => {
+        (Lifecycle::Deleted, None) if account.absence.is_some() => return None,
+        (Lifecycle::Archived, Some(cause)) => archived(evidence, cause),
+        (Lifecycle::Active, Some(cause)) => Some(Transition::Suspend(cause)),
+        (Lifecycle::Active, None) => None,
+        (Lifecycle::Suspended | Lifecycle::Archived | Lifecycle::Deleted, None) => Some(Transition::Resume),
+        (Lifecycle::Suspended, Some(cause)) => {
             let same = account.suspension.as_deref().is_some_and(|known| is_same(known, &cause));
             let ends = same && is_over(evidence) && evidence.namespaces.archived;
             if same { ends.then_some(Transition::Archive) } else { Some(Transition::Suspend(cause)) }
@@ -86,12 +86,12 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
     let suspended = match &transition {
         Some(Transition::Suspend(_) | Transition::Archive | Transition::Delete { .. } | Transition::Gone) => true,
         Some(Transition::Create | Transition::Resume) => false,
-        None => matches!(account.state, State::Suspended | State::Archived),
+        None => matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived),
     };
     let end = match (&transition, account.state, account.ending) {
         (Some(Transition::Delete { .. } | Transition::Gone), ..)
-        | (None, State::Archived, Some(Ending::Deletion { .. })) => Some(EndOfTenant::Delete),
-        (None, State::Suspended, _) if is_over(evidence) => Some(EndOfTenant::Archive),
+        | (None, Lifecycle::Archived, Some(Ending::Deletion { .. })) => Some(EndOfTenant::Delete),
+        (None, Lifecycle::Suspended, _) if is_over(evidence) => Some(EndOfTenant::Archive),
         _ => None,
     };
     let regenerated = regenerated(evidence, suspended);
@@ -124,7 +124,7 @@ fn is_over(evidence: Evidence<'_>) -> bool {
 /// Returns why the account should have no access. Orders take precedence over marks, and marks over absence.
 fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
     let Evidence { account, wanted, orders, lifecycle, removals, idle, asked, .. } = evidence;
-    let ends = matches!(account.state, State::Suspended | State::Archived | State::Deleted);
+    let ends = matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived | Lifecycle::Deleted);
     let standing = account.suspension.as_deref().cloned().filter(|_| ends);
     let mut ordered = standing.clone().filter(|standing| standing.ordered().is_some() && !standing.is_over());
     for order in orders {
@@ -151,7 +151,7 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
         {
             standing
         }
-        None => idle.filter(|_| account.state == State::Active).map(|since| Suspension::Idle { since }),
+        None => idle.filter(|_| account.state == Lifecycle::Active).map(|since| Suspension::Idle { since }),
     }
 }
 
@@ -177,9 +177,9 @@ fn kind(suspension: &Suspension) -> u8 {
 fn regenerated(evidence: Evidence<'_>, suspended: bool) -> Option<Regeneration> {
     let Evidence { account, orders, lifecycle, leavings, shared, now, .. } = evidence;
     match (account.state, suspended) {
-        (State::Active, true) => Some(Regeneration::Suspended),
+        (Lifecycle::Active, true) => Some(Regeneration::Suspended),
         (_, false) if account.generation == 0 => Some(Regeneration::First),
-        (State::Active, false) => {
+        (Lifecycle::Active, false) => {
             let ordered = orders.iter().rev().find(|order| order.what == OrderKind::Revoke);
             let left = leavings && shared && lifecycle.revoke_on_member_removed && !account.leaving.is_empty();
             let left = left.then(|| Note {

@@ -25,6 +25,7 @@ pub mod watched;
 mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,40 +76,7 @@ pub struct Notice {
 /// The desired state of one account.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredAccount {
-    /// `tool:foo`.
-    pub account: AccountName,
-    /// The POSIX ids, shown in the text of the plan.
-    pub posix: Option<PosixIdentity>,
-    /// The class whose limits apply: the one that took the account first.
-    pub class: String,
-    /// The change in the account's life that is due.
-    pub transition: Option<Transition>,
-    /// The generation that its certificates and bindings should have. If `regenerated` is set, this is already the new
-    /// generation.
-    pub generation: u64,
-    /// Why the generation is new; `None` if it is not.
-    pub regenerated: Option<Regeneration>,
-    /// The hold, if there is one: the plan is made and shown, but not carried out.
-    pub held: Option<Note>,
-    /// Ids of the orders that this state carries out.
-    pub orders: Vec<i64>,
-    /// Foreign objects that orders give to the account, as [`ObjectKey::said`].
-    pub adopts: BTreeSet<String>,
-    /// The actor and the reason of the newest order.
-    pub ordered: Option<Note>,
-    /// Whether a person who recently asked for the account may be waiting for it.
-    pub awaited: bool,
-    /// Members whose removal is due, with their names.
-    pub leaving: BTreeMap<DirectoryId, AccountName>,
-    /// Accounts that cause a removal of access here: groups that are gone or lost members, and people of a workspace
-    /// who lose their own access.
-    pub rests_on: BTreeSet<AccountId>,
-    /// Whether this state is for a workspace from which the guard refuses to remove some people: they keep their
-    /// access, while other members leave.
-    pub keeps_people: bool,
-    /// People of a workspace whose own creation or return the guard may still refuse, with the subject of their
-    /// bindings in each cluster.
-    pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, Value>>,
+    pub intent: AccountIntent,
     /// The state to use if the guard refuses the removal, the return or the end that this state contains. Without this
     /// state, nothing would renew the certificate of an account whose removal a limit refuses, so the account would
     /// lose its access when the certificate expires.
@@ -117,6 +85,63 @@ pub struct DesiredAccount {
     pub ssh: Option<DesiredKeys>,
     /// Its place in each cluster.
     pub clusters: BTreeMap<ClusterName, Box<DesiredTenant>>,
+}
+
+/// What is intended for the account itself, apart from its objects. A plan takes it over as it is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AccountIntent {
+    /// The name, such as `tool:foo`.
+    pub account: AccountName,
+    /// The POSIX ids, shown in the text of the plan.
+    pub posix: Option<PosixIdentity>,
+    /// The class by which `[limits]` counts the account: the one that took it first.
+    pub class: String,
+    /// The change of the account's lifecycle state that is due.
+    pub transition: Option<Transition>,
+    /// The generation that its certificates and bindings should have. If `regenerated` is set, this is already the new
+    /// generation.
+    pub generation: u64,
+    /// Why the generation is new; `None` if it is not.
+    pub regenerated: Option<Regeneration>,
+    /// The hold. While it lasts, the plan is only shown, and its `otherwise` is executed.
+    pub held: Option<Note>,
+    /// Ids of the orders that are carried out.
+    pub orders: Vec<i64>,
+    /// The note of the newest of `orders`.
+    pub ordered: Option<Note>,
+    /// Foreign objects that orders give to the account, as [`ObjectKey::said`], so that a step may take them over.
+    pub adopts: BTreeSet<String>,
+    /// Whether a person who recently asked for the account may be waiting for it at a login.
+    #[serde(skip)]
+    pub awaited: bool,
+    /// Members whose removal is due, with their names.
+    pub leaving: BTreeMap<DirectoryId, AccountName>,
+    /// Accounts that cause a removal of access here: groups that are gone or lost members, and people of a workspace
+    /// who lose their own access.
+    #[serde(skip)]
+    pub rests_on: BTreeSet<AccountId>,
+    /// Whether this is for a workspace from which the guard refuses to remove some people: they keep their access,
+    /// while other members leave.
+    #[serde(skip)]
+    pub keeps_people: bool,
+    /// People of a workspace whose own creation or return the guard may still refuse, with the subject of their
+    /// bindings in each cluster.
+    #[serde(skip)]
+    pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, Value>>,
+}
+
+impl Deref for DesiredAccount {
+    type Target = AccountIntent;
+
+    fn deref(&self) -> &AccountIntent {
+        &self.intent
+    }
+}
+
+impl DerefMut for DesiredAccount {
+    fn deref_mut(&mut self) -> &mut AccountIntent {
+        &mut self.intent
+    }
 }
 
 impl DesiredAccount {
@@ -181,10 +206,10 @@ pub struct DesiredTenant {
     pub class: String,
     /// `None` for classes without a namespace, such as administrators.
     pub namespace: Option<NamespaceName>,
-    /// New pods cannot start, and the workloads are stopped.
+    /// Whether new pods are kept from starting, and the workloads are stopped.
     pub suspended: bool,
-    /// No class gives the account this place any more, but its removal is refused or held. Everything there stays;
-    /// bindings lose only the subjects that have to leave them.
+    /// Whether no class gives the account this place any more, but its removal is refused or held. Then everything
+    /// there stays; bindings lose only the subjects that have to leave them.
     pub given_up: bool,
     /// The step that the tenant's end requires in this cluster; `None` if it has not begun.
     pub end: Option<EndOfTenant>,
@@ -197,7 +222,8 @@ pub struct DesiredTenant {
     pub levels: BTreeMap<NamespaceName, (String, PodSecurity)>,
     /// Directories that are created before the PersistentVolume with this name.
     pub directories: BTreeMap<String, DirectoryTarget>,
-    /// The class is no longer in the configuration, so nobody knows what its quota was. Only bindings are removed.
+    /// Whether the class is no longer in the configuration. Then nobody knows what its quota was, and only bindings are
+    /// removed.
     pub keep_unknown: bool,
     /// The credentials of the tenant's holders: a single one or, if hosts have credentials of their own, one for each
     /// host. A delivered credential that is not in this list is removed from its home.
@@ -206,9 +232,9 @@ pub struct DesiredTenant {
     pub notices: Vec<DesiredNotice>,
     /// The subject by which bindings name the holder of the credential.
     pub holder: JsonText,
-    /// Where the kubeconfig is or was, for every host that has one ([`HomeTarget::on`]); `None` for classes without
+    /// Where the kubeconfig is or was, for every host that has one ([`DesiredHome::on`]); `None` for classes without
     /// homes.
-    pub home: Option<HomeTarget>,
+    pub home: Option<DesiredHome>,
 }
 
 /// A step that the end of a suspended tenant requires in one cluster.
@@ -281,7 +307,7 @@ pub struct Place<'a> {
     pub class: &'a str,
     /// The present generation: only its certificates are valid.
     pub generation: u64,
-    /// The tenant has no access.
+    /// Whether the tenant is suspended, and so has no access.
     pub suspended: bool,
     /// When the tenant will be suspended because nothing runs in the namespace; `None` if its people were not warned.
     pub idle_until: Option<Timestamp>,
@@ -308,7 +334,7 @@ pub struct DesiredCredential {
 impl DesiredCredential {
     /// Returns what the ledger keeps of the delivery into `home`.
     #[must_use]
-    pub fn delivered(&self, home: &HomeTarget, now: Timestamp) -> Delivery {
+    pub fn delivered(&self, home: &DesiredHome, now: Timestamp) -> Delivery {
         Delivery {
             path: home.file(),
             home: Some(home.home.clone()),
@@ -324,7 +350,7 @@ impl DesiredCredential {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DesiredNotice {
     /// The text of the notice.
-    pub notice: bursar_protocol::Notice,
+    pub notice: bursar_protocol::SuspensionNotice,
     /// The credential that the notice replaces, with the same clusters and contexts.
     pub credential: DesiredCredential,
 }
@@ -338,7 +364,7 @@ impl DesiredNotice {
 
     /// Returns what the ledger keeps of the delivery into `home`.
     #[must_use]
-    pub fn delivered(&self, home: &HomeTarget, now: Timestamp) -> Delivery {
+    pub fn delivered(&self, home: &DesiredHome, now: Timestamp) -> Delivery {
         Delivery { digest: self.digest().into(), ..self.credential.delivered(home, now) }
     }
 }
@@ -440,26 +466,26 @@ pub struct DirectoryTarget {
     pub path: PathBuf,
     /// The owner.
     pub posix: PosixIdentity,
-    /// Mode 2770 instead of 0700.
+    /// Whether the mode is 2770 instead of 0700.
     pub shared: bool,
 }
 
 /// The kubeconfig of one account, in a home.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct HomeTarget {
+pub struct DesiredHome {
     pub home: PathBuf,
     /// The owner that the home must have. The writer runs as this user.
     pub posix: PosixIdentity,
     /// The path of the kubeconfig, relative to the home.
     pub kubeconfig: PathBuf,
-    /// Create the home if it does not exist.
+    /// Whether the home is created if it does not exist.
     pub create: bool,
-    /// Replace a kubeconfig that is not valid YAML, and keep a dated copy of the old one next to it.
+    /// Whether a kubeconfig that is not valid YAML is replaced, with a dated copy of the old one kept next to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replace_unparsable: bool,
 }
 
-impl HomeTarget {
+impl DesiredHome {
     /// Returns the target on one host.
     #[must_use]
     pub fn on(&self, host: &HostName) -> Self {

@@ -17,7 +17,7 @@ use crate::quantity::{compare, sum};
 /// Overrides that are in force, by resource.
 pub type Overrides<'a> = BTreeMap<&'a str, &'a QuotaOverride>;
 
-/// Returns the class whose quota applies if a tenant has several: the first with a quota.
+/// Returns the class whose quota applies to a tenant of several classes: the first class with a quota.
 #[must_use]
 pub fn class_of<'a>(classes: &[&'a Class]) -> Option<&'a Class> {
     let mut with_namespace = classes.iter().copied().filter(|class| class.namespace.is_some());
@@ -117,8 +117,8 @@ pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'
 /// An example of defaults that let pods without resources pass every quota.
 pub const DEFAULTS: &str = "limit_range = { container = { default = { cpu = \"500m\", memory = \"512Mi\" } } }";
 
-/// Returns the resources because of which the API server refuses pods that do not set them ([`without_default`]), for
-/// at least one tenant of the class in the cluster. They come from the quota of the class, from workspaces, and from
+/// Returns the resources that a pod must set because of a quota ([`without_default`]): the API server refuses a pod
+/// that does not. Covers the tenants of the class in the cluster, with the quota of the class, of workspaces, and of
 /// overrides.
 #[must_use]
 pub fn traps<'p>(
@@ -144,7 +144,7 @@ pub fn traps<'p>(
     without_default(class, resources.map(String::as_str)).into_iter().collect()
 }
 
-/// Returns the defaults and bounds of single containers.
+/// Returns the LimitRange of the class; `None` if the class has none.
 #[must_use]
 pub fn limit_range(namespace: &NamespaceName, class: &Class) -> Option<Value> {
     class.limit_range.as_ref().map(|limits| {

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_site_manifests_with_a_scale_are_enforced_only() {
+    fn the_rule_on_scales_of_site_manifests_is_always_enforced() {
         let manifest = |version: &str, kind: &str| serde_json::json!({"apiVersion": version, "kind": kind, "metadata": {"name": "proxy-{name}"}});
         let data = of(Mode::Audit, |class| {
             class.manifests = vec![

@@ -3,7 +3,7 @@
 use bursar_protocol::{MAX_KEYS, SshKey};
 use sha2::{Digest as _, Sha256};
 
-use super::HomeTarget;
+use super::DesiredHome;
 use crate::ledger::Account;
 use crate::policy::Class;
 
@@ -11,7 +11,7 @@ use crate::policy::Class;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredKeys {
     /// The home and its owner.
-    pub home: HomeTarget,
+    pub home: DesiredHome,
     /// Valid lines, sorted.
     pub keys: Vec<String>,
     /// Hex SHA-256 of the lines.
@@ -24,7 +24,7 @@ pub struct DesiredKeys {
 #[must_use]
 pub(super) fn keys(account: &Account, classes: &[&Class]) -> Option<DesiredKeys> {
     let rule = classes.iter().filter_map(|class| class.home.as_ref()).find(|rule| rule.ssh_keys)?;
-    let home = HomeTarget {
+    let home = DesiredHome {
         home: account.home.clone()?,
         posix: account.posix.clone()?,
         kubeconfig: rule.kubeconfig.clone(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bursar_protocol::Notice;
+use bursar_protocol::SuspensionNotice;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ pub(super) struct TenantInput<'a> {
     pub(super) generation: u64,
     pub(super) suspended: bool,
     /// The notice that the account's kubeconfigs hold instead of a credential while the account is suspended.
-    pub(super) notice: Option<&'a Notice>,
+    pub(super) notice: Option<&'a SuspensionNotice>,
     pub(super) idle_until: Option<Timestamp>,
     pub(super) end: Option<EndOfTenant>,
     pub(super) overrides: &'a quota::Overrides<'a>,

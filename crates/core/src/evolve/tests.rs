@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 
 use super::*;
-use crate::desired::Transition as LifeChange;
+use crate::desired::Transition;
 use crate::identity::AccountKind;
 use crate::inventory::pods::{Lifetime, ObservedPod};
 use crate::ledger::Suspension;
@@ -32,8 +32,8 @@ fn a_namespace_that_is_used_again_is_not_announced_as_idle() {
     world.inventory.pods.insert(prod(), Arc::default());
     let idle = |world: &World| {
         let plan = evolved(world).plan;
-        let why = plan.accounts.into_iter().find_map(|account| account.transition);
-        matches!(why, Some(LifeChange::Suspend(Suspension::Idle { .. })))
+        let why = plan.accounts.into_iter().find_map(|account| account.intent.transition);
+        matches!(why, Some(Transition::Suspend(Suspension::Idle { .. })))
     };
     for _ in 0..12 {
         let Evolved { approved, known, .. } = evolved(&world);

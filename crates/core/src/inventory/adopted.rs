@@ -19,9 +19,10 @@ pub struct FoundNamespace {
     pub selectors: BTreeSet<String>,
     /// The values of the annotations in which classes look for the owner (`owner_annotation`).
     pub annotations: BTreeMap<String, String>,
-    /// The namespace is Bursar's own (label `bursar.dev/class`, or managed by `bursar`), so it is not adopted.
+    /// Whether the namespace is Bursar's own (label `bursar.dev/class`, or managed by `bursar`). If so, it is not
+    /// adopted.
     pub ours: bool,
-    /// The namespace is being deleted.
+    /// Whether the namespace is being deleted.
     pub deleting: bool,
     /// The Pod Security level in its label; `None` without that label.
     pub level: Option<String>,

@@ -72,9 +72,10 @@ pub struct ObservedObject {
     pub resource_version: u64,
     /// [`crate::digest::managed_digest`] of the object, or `released` for a volume whose claim is gone.
     pub digest: DigestText,
-    /// The object is being deleted (`metadata.deletionTimestamp` is set).
+    /// Whether the object is being deleted (`metadata.deletionTimestamp` is set).
     pub deleting: bool,
-    /// The namespace has the annotation `bursar.dev/keep: true`, and counts as used although nothing runs in it.
+    /// Whether the namespace has the annotation `bursar.dev/keep: true`. If so, it counts as used although nothing runs
+    /// in it.
     pub spared: bool,
     /// `None` if all fields of [`Rare`] are empty, as they are for most objects.
     pub rare: Option<Arc<Rare>>,

@@ -35,9 +35,9 @@ pub struct ObservedPod {
     pub lifetime: Lifetime,
     /// The label [`JOB`](crate::contract::JOB).
     pub job: Option<String>,
-    /// The pod has succeeded or failed.
+    /// Whether the pod has succeeded or failed.
     pub finished: bool,
-    /// The pod is being deleted with a grace period of at most [`GRACE`] seconds.
+    /// Whether the pod is being deleted with a grace period of at most [`GRACE`] seconds.
     pub deleting: bool,
     /// The annotation [`ENDS_AT`](crate::contract::ENDS_AT): the end that was announced to the pod's people.
     pub told: Option<String>,

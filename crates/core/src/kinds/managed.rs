@@ -1,4 +1,4 @@
-//! The table of the kinds that Bursar creates: one row per kind. Code outside of this module that treats kinds
+//! The table of the kinds that Bursar creates: one row per kind. Code outside this module that treats kinds
 //! differently reads a column or matches exhaustively on [`ManagedKind`].
 
 /// Declares the enum and the list of its variants together, so that no kind is missing from the list.
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_a_class_may_have_manifests_of_are_namespaced() {
+    fn manifests_of_a_class_have_only_namespaced_kinds() {
         let wide = ManagedKind::ALL.iter().filter(|kind| kind.row().site_may_bring && !kind.row().namespaced);
         assert_eq!(wide.count(), 0);
     }

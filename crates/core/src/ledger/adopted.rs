@@ -41,8 +41,8 @@ impl LedgerState {
         passing.any(|((cluster, name), row)| !self.is_kept_from(row.named.as_ref(), cluster, name))
     }
 
-    /// Whether the namespace contains objects of ours that belong to another account than `next`. Objects that `next`
-    /// still has, because their removal was refused, do not count.
+    /// Whether the namespace contains objects of ours that belong to an account other than `next`. Objects of `next`
+    /// itself, which stay if their removal was refused, do not count.
     #[must_use]
     pub fn is_kept_from(&self, next: Option<&AccountId>, cluster: &ClusterName, namespace: &NamespaceName) -> bool {
         let others = self.objects.iter().filter(|(_, record)| Some(&record.account) != next);

@@ -26,8 +26,9 @@ use crate::policy::{CredentialKind, Policy};
 pub const GENERATIONS_SKIPPED: u64 = 1000;
 
 /// The orders that an older ledger lacks and that no cluster shows.
-const LOST_ORDERS: &str = "holds, and suspensions of accounts that were already suspended, ordered after this ledger \
-                           was written: order them again; the journal lists them";
+const LOST_ORDERS: &str = "orders that were given after this ledger was written are lost, if they are holds, or \
+                           suspensions of accounts that were already suspended: order them again; the journal lists \
+                           them";
 
 /// A namespace with a valid seal.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -30,7 +30,7 @@ pub enum Question {
     Import,
     /// The servers disagree about whether this account exists, or no server could be asked for it.
     Absence(AccountId),
-    /// Several groups show no member at once. The groups keep their members.
+    /// Several groups became empty in the same read. They keep their members.
     Emptied,
     /// People whom a group no longer names, while it names an entry that the read lacks. That entry may be one of these
     /// people, renamed during the read. The next complete read decides; for people of another domain of the forest, a

@@ -254,7 +254,7 @@ const LOGINS_GAP: SignedDuration = SignedDuration::from_secs(5);
 /// take at most a fifth of the server's time.
 const LOGINS_SHARE: u64 = 4;
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }

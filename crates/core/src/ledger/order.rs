@@ -32,7 +32,8 @@ pub struct Order {
     /// The class whose revocation the order is a part of; `None` if the order is for this account alone.
     pub bulk: Option<String>,
     /// For [`OrderKind::AdoptObject`], the object as [`ObjectKey::said`](crate::kinds::ObjectKey::said) returns it; for
-    /// [`OrderKind::AdoptAccount`], the id of the entry; for [`OrderKind::Evict`], the time since which changes are listed; for [`OrderKind::Suspend`], its end.
+    /// [`OrderKind::AdoptAccount`], the id of the entry; for [`OrderKind::Evict`], the time since which changes are
+    /// listed; for [`OrderKind::Suspend`], its end.
     pub object: Option<String>,
 }
 

@@ -96,7 +96,8 @@ impl LedgerState {
         cluster: &ClusterName,
     ) -> BTreeMap<&'a str, &'a QuotaOverride> {
         let here = |key: &OverrideKey| key.cluster.as_ref().is_none_or(|there| there == cluster);
-        // A key without a cluster sorts before the key of this cluster, so `collect` keeps the latter.
+        // A key without a cluster sorts before the key of this cluster, so `collect` keeps the override of this
+        // cluster.
         let holds = self.overrides_of(account).filter(|(key, given)| here(key) && given.is_in_force());
         holds.map(|(key, given)| (key.resource.as_str(), given)).collect()
     }

@@ -316,7 +316,7 @@ mod tests {
             assert_eq!(revoked(&world, &before), ["ta", "tb", "tc", "td"], "failing since yesterday: {is_old}");
             let ta = world.id(AccountKind::Tool, "ta");
             assert!(world.ledger.is_being_revoked(&ta));
-            let progress = crate::plan::revocation::Progress::of(&world.ledger).remove(0);
+            let progress = crate::plan::revocation::RevocationProgress::of(&world.ledger).remove(0);
             assert_eq!(
                 (progress.done, progress.under_way, progress.waiting),
                 (3, 1, 0),
@@ -368,7 +368,7 @@ mod tests {
             world.now += PATIENCE;
         }
         assert_eq!(revoked(&world, &before), ["ta", "tb", "tc", "td"]);
-        let progress = |world: &World| crate::plan::revocation::Progress::of(&world.ledger);
+        let progress = |world: &World| crate::plan::revocation::RevocationProgress::of(&world.ledger);
         assert_eq!((progress(&world)[0].done, progress(&world)[0].under_way), (0, 4), "nobody has a new certificate");
         assert!(progress(&world)[0].is_at_rest(world.now));
         let request = |reason: &str| {
@@ -397,7 +397,7 @@ mod tests {
         let (ta, note) = (world.id(AccountKind::Tool, "ta"), note(&world));
         world.ledger.holds.insert(ta.clone(), note);
         cycles(&mut world, 8, &[]);
-        let progress = crate::plan::revocation::Progress::of(&world.ledger).remove(0);
+        let progress = crate::plan::revocation::RevocationProgress::of(&world.ledger).remove(0);
         assert_eq!((progress.done, progress.held), (3, 1));
         assert!(progress.is_at_rest(world.now));
         world.ledger.holds.remove(&ta);
@@ -410,7 +410,7 @@ mod tests {
         let (mut world, before) = (site(), site());
         cycles(&mut world, 30, &[("ta", CERTIFICATE)]);
         assert_eq!(revoked(&world, &before), ["ta"]);
-        let paused = crate::plan::revocation::Progress::of(&world.ledger);
+        let paused = crate::plan::revocation::RevocationProgress::of(&world.ledger);
         assert_eq!(paused[0].stopped_by.iter().map(ToString::to_string).collect::<Vec<_>>(), ["tool:ta"]);
         let homes = ["ta", "tb", "tc", "td"].map(|name| (name, "home"));
         let mut world = site();

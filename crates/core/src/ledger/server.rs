@@ -30,7 +30,7 @@ impl SourceMark {
     }
 }
 
-/// The answers come from another server than before, and each of the two servers may be behind the other.
+/// The answers come from a different server than before, and each of the two servers may be behind the other.
 ///
 /// After [`SETTLES`], each server has everything that the other has shown. So an answer may add access only if no
 /// answer within that time contradicts it.

@@ -129,7 +129,7 @@ impl Suspension {
 
 /// A suspension with an end, as `status` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ending {
+pub struct TemporarySuspension {
     /// The account that is suspended.
     pub account: AccountName,
     /// The end that was ordered.
@@ -140,7 +140,7 @@ pub struct Ending {
     pub note: Note,
 }
 
-impl Ending {
+impl TemporarySuspension {
     /// Returns all suspensions with an end, sorted by account.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
@@ -157,7 +157,7 @@ impl Ending {
     }
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for TemporarySuspension {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { account: AccountName { kind, name }, until, due, note } = self;
         let late = due.filter(|due| due > until).map(|due| format!(" (in fact {due:.0}, because the daemon was off)"));

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_that_began_by_a_clock_that_was_ahead_does_not_end_early() {
+    fn a_term_that_began_while_the_clock_was_ahead_does_not_end_early() {
         let term = |from| Term { from, until: Some(at(32, 0)), proved: None };
         assert_eq!(ends(term(at(0, 0)), at(0, 0)), at(32, 0));
         // The wrong clock was 30 days ahead of May 3rd; the next look is by the right clock.

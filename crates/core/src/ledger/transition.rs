@@ -42,7 +42,7 @@ use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, Reject
 
 /// The changes that a read causes.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Transition {
+pub struct ReadChanges {
     /// Changes of the ledger.
     pub changes: Vec<Change>,
     /// Events of the history.
@@ -51,7 +51,7 @@ pub struct Transition {
 
 /// Returns what `snapshot` changes in the ledger.
 #[must_use]
-pub fn transition(ledger: &LedgerState, snapshot: &DirectorySnapshot, policy: &Policy, now: Timestamp) -> Transition {
+pub fn transition(ledger: &LedgerState, snapshot: &DirectorySnapshot, policy: &Policy, now: Timestamp) -> ReadChanges {
     let mut memory = Memory::of(ledger, snapshot, policy, now);
     memory.judged = snapshot.reads.iter().map(|read| (read.source.as_str(), memory.judge(read))).collect();
     for read in &snapshot.reads {
@@ -109,7 +109,7 @@ struct Memory<'a> {
     marks: Vec<(String, SourceMark)>,
     /// For each source whose server changed recently: the statements that are not believed yet.
     waiting: BTreeMap<&'a str, Waiting>,
-    result: Transition,
+    result: ReadChanges,
 }
 
 impl<'a> Memory<'a> {
@@ -134,7 +134,7 @@ impl<'a> Memory<'a> {
             judged: BTreeMap::new(),
             marks: Vec::new(),
             waiting: BTreeMap::new(),
-            result: Transition::default(),
+            result: ReadChanges::default(),
         }
     }
 
@@ -556,16 +556,7 @@ impl<'a> Memory<'a> {
     }
 
     fn reject_for(&mut self, source: &str, entry: &Entry, why: String, reason: Option<Rejection>) {
-        self.rejected.insert(RejectedEntry {
-            source: source.to_owned(),
-            kind: entry.kind,
-            dn: entry.dn.clone(),
-            name: Some(entry.name.clone()),
-            id: Some(entry.id.clone()),
-            disabled: entry.disabled.clone(),
-            why,
-            reason,
-        });
+        self.rejected.insert(RejectedEntry { reason, ..RejectedEntry::of(source, entry, why) });
     }
 
     fn member_name(&self, group: &Account, member: &DirectoryId) -> String {
@@ -603,7 +594,7 @@ impl<'a> Memory<'a> {
         self.rejected.extend(self.ledger.rejected.iter().filter(|entry| unasked.contains(&entry.source)).cloned());
     }
 
-    fn finish(mut self) -> Transition {
+    fn finish(mut self) -> ReadChanges {
         self.lapse();
         if !self.snapshot.unasked.is_empty() {
             self.keep_unasked();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::ledger::change::Change;
 use crate::ledger::{Note, Order};
-use crate::policy::Lifecycle as Times;
+use crate::policy::LifecycleDelays;
 use crate::snapshot::Role;
 use crate::snapshot::named::{MemberName, Nested};
 
@@ -16,7 +16,7 @@ const HOUR: i64 = 3600;
 pub(super) fn policy(absent_for: i64) -> Policy {
     let policy = crate::plan::testing::policy();
     let absent_for = Duration::from_secs(absent_for.unsigned_abs());
-    Policy { classes: BTreeMap::new(), lifecycle: Times { absent_for, ..policy.lifecycle }, ..policy }
+    Policy { classes: BTreeMap::new(), lifecycle: LifecycleDelays { absent_for, ..policy.lifecycle }, ..policy }
 }
 
 fn tool(id: &str, name: &str, uid: i64) -> Entry {
@@ -73,7 +73,7 @@ impl Story {
 
     fn pass(&mut self, snapshot: &DirectorySnapshot) -> bool {
         let now = Timestamp::from_second(self.now).expect("the time is valid");
-        let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, now);
+        let ReadChanges { changes, events } = transition(&self.ledger, snapshot, &self.policy, now);
         for change in &changes {
             self.ledger.apply(change);
         }

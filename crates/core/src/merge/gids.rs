@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_gid_does_not_depend_on_the_sources_that_answer() {
+    fn the_holder_of_a_gid_does_not_depend_on_the_sources_that_answer() {
         let mut story = Story::default();
         let second = || read("second", &["eve"], &[("b", SHARED, 40, &["eve"])]);
         // Before there were owners, both groups got the gid.

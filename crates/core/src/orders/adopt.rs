@@ -6,7 +6,7 @@ use crate::desired::classes_if_asked;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName, kubernetes_name, name_in};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
-use crate::orders::request::{AdoptObject, Refusal};
+use crate::orders::request::{AdoptObject, RequestRefusal};
 use crate::policy::Policy;
 use crate::snapshot::{RejectedEntry, Rejection};
 
@@ -29,7 +29,11 @@ pub fn entries_for<'a>(ledger: &'a LedgerState, account: &Account) -> Vec<&'a Re
 
 /// Returns the id of the entry that gets the account. If there are several candidates, the administrator must choose,
 /// because anybody who may create an entry can give it the account's name.
-pub(super) fn entry(ledger: &LedgerState, account: &Account, wanted: Option<&str>) -> Result<DirectoryId, Refusal> {
+pub(super) fn entry(
+    ledger: &LedgerState,
+    account: &Account,
+    wanted: Option<&str>,
+) -> Result<DirectoryId, RequestRefusal> {
     let (name, entries) = (account.account_name(), entries_for(ledger, account));
     if !entries.iter().any(|entry| matches!(entry.reason, Some(Rejection::OfAccount { .. }))) {
         return refused(
@@ -56,7 +60,7 @@ pub(super) fn object(
     policy: &Policy,
     wanted: &AdoptObject,
     note: Note,
-) -> Result<OrderOutcome, Refusal> {
+) -> Result<OrderOutcome, RequestRefusal> {
     let object = &wanted.object;
     let namespace = object.strip_prefix("namespace ");
     let Some((id, cluster)) = in_the_way(ledger, wanted) else {
@@ -108,7 +112,7 @@ fn newcomer(
     owner: &AccountName,
     namespace: &str,
     note: &Note,
-) -> Result<Option<Vec<Change>>, Refusal> {
+) -> Result<Option<Vec<Change>>, RequestRefusal> {
     let account = find(ledger, owner.kind, &owner.name)?;
     if account.state != Lifecycle::New || ledger.tenants_of(&account.id).next().is_some() {
         return Ok(None);
@@ -158,7 +162,7 @@ mod tests {
     use crate::identity::AccountKind;
     use crate::plan::testing::World;
 
-    fn adopt(world: &World, namespace: &str, owner: &str) -> Result<OrderOutcome, Refusal> {
+    fn adopt(world: &World, namespace: &str, owner: &str) -> Result<OrderOutcome, RequestRefusal> {
         let owner = Some(owner.parse().expect("the account name is valid"));
         let wanted = AdoptObject { object: format!("namespace {namespace}"), owner, reason: None, ticket: None };
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };

@@ -7,10 +7,10 @@ use super::{OrderOutcome, event, refused};
 use crate::ledger::change::Change;
 use crate::ledger::server::SourceMark;
 use crate::ledger::{LedgerState, Note};
-use crate::orders::request::Refusal;
+use crate::orders::request::RequestRefusal;
 
 /// Discards the known state of the source's servers, and accepts the next complete read as it is.
-pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
+pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<OrderOutcome, RequestRefusal> {
     if !ledger.sources.contains_key(source) && !ledger.marks.contains_key(source) {
         let names: Vec<&str> = ledger.sources.keys().map(String::as_str).collect();
         let others = match names.as_slice() {

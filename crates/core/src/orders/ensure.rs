@@ -9,7 +9,7 @@ use crate::desired::takes;
 use crate::identity::{AccountKind, ClusterName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, CredentialKey, Delivery, LedgerState, Lifecycle, SourceState, Suspension, Tenant};
-use crate::orders::request::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
+use crate::orders::request::{EnsureAnswer, EnsureRequest, RequestRefusal, Trigger};
 use crate::policy::{CredentialKind, Policy};
 
 /// For this time, the last check of a home counts as current, and repeated requests count as one. A login hook that
@@ -40,14 +40,14 @@ pub struct Ensured {
     /// Events of the history.
     pub events: Vec<Event>,
     /// The answer to the caller.
-    pub answer: Result<EnsureAnswer, Refusal>,
+    pub answer: Result<EnsureAnswer, RequestRefusal>,
     /// The cycle that should run to make the account ready.
     pub wants: Option<Trigger>,
 }
 
 impl Ensured {
     fn refused(exit_code: u8, text: String) -> Self {
-        let answer = Err(Refusal { exit_code, text });
+        let answer = Err(RequestRefusal { exit_code, text });
         Self { changes: Vec::new(), events: Vec::new(), answer, wants: None }
     }
 }
@@ -141,7 +141,7 @@ fn may_ask_for_new(caller: &Asker, request: &EnsureRequest) -> bool {
 /// Answers for an account that the ledger does not know. The directories are read once more after the caller began to
 /// ask. A slow directory that was read recently is left out, because a login should not wait for a read that the
 /// schedule makes anyway.
-fn unknown(ledger: &LedgerState, refusal: Refusal, since: Option<Timestamp>, now: Timestamp) -> Ensured {
+fn unknown(ledger: &LedgerState, refusal: RequestRefusal, since: Option<Timestamp>, now: Timestamp) -> Ensured {
     let since = since.unwrap_or(now - FRESH).min(now);
     let may_answer = |source: &&SourceState| source.read_at <= since && source.is_due_for_logins(since + LOGIN);
     let mut open = ledger.sources.values().filter(may_answer).peekable();

@@ -5,7 +5,7 @@ use super::refused;
 use crate::kinds::ObjectKey;
 use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Suspension};
-use crate::orders::request::Refusal;
+use crate::orders::request::RequestRefusal;
 
 const ALL: &str = "all";
 const NONE: &str = "none";
@@ -16,7 +16,7 @@ pub(super) fn left_stopped(
     ledger: &LedgerState,
     account: &Account,
     start: Option<&Vec<String>>,
-) -> Result<Vec<Change>, Refusal> {
+) -> Result<Vec<Change>, RequestRefusal> {
     let is_evicted = matches!(account.suspension.as_deref(), Some(Suspension::Evicted { .. }));
     let mut stopped: Vec<&ObjectKey> =
         ledger.stopped.keys().filter(|(id, _)| *id == account.id).map(|(_, key)| key).collect();
@@ -77,7 +77,7 @@ mod tests {
         Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: Some("stolen".to_owned()), ticket: None }
     }
 
-    fn ordered(world: &mut World, request: OrderRequest) -> Vec<Refusal> {
+    fn ordered(world: &mut World, request: OrderRequest) -> Vec<RequestRefusal> {
         let written = write_all(&world.ledger, &world.policy, "ann", &[request], world.now);
         world.ledger.apply_all(&written.changes);
         written.refused
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_stops_removes_and_proves_and_so_does_a_second_one() {
+    fn a_killed_or_repeated_eviction_plans_the_same_steps() {
         let (mut world, foo) = evicted();
         let steps = |world: &World| {
             let plan = world.plan();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_approved_workloads_start_after_an_eviction() {
+    fn only_named_workloads_start_after_an_eviction() {
         let (mut world, foo) = evicted();
         world.cycle();
         let refused = ordered(&mut world, OrderRequest::Resume(target()));

@@ -8,7 +8,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::exception::{Exception, ExceptionKey};
 use crate::ledger::quota::day;
 use crate::ledger::{Account, LedgerState, Note};
-use crate::orders::request::{ExceptionSet, ExceptionUnset, Refusal};
+use crate::orders::request::{ExceptionSet, ExceptionUnset, RequestRefusal};
 use crate::policy::Policy;
 
 /// Sets an exception from each rule. If any of these exceptions is not allowed, none is set.
@@ -18,7 +18,7 @@ pub(super) fn set(
     account: &Account,
     set: &ExceptionSet,
     note: &Note,
-) -> Result<OrderOutcome, Refusal> {
+) -> Result<OrderOutcome, RequestRefusal> {
     let ExceptionSet { target: _, rules, until, cluster } = set;
     let name = account.account_name();
     let without = "no rule applies to it";
@@ -49,7 +49,7 @@ pub(super) fn unset(
     account: &Account,
     unset: &ExceptionUnset,
     note: &Note,
-) -> Result<OrderOutcome, Refusal> {
+) -> Result<OrderOutcome, RequestRefusal> {
     let ExceptionUnset { target: _, rules, cluster } = unset;
     let name = account.account_name();
     let mut outcome = OrderOutcome::default();

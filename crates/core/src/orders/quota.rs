@@ -9,7 +9,7 @@ use crate::identity::ClusterName;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{Account, LedgerState, Lifecycle, Note};
-use crate::orders::request::{QuotaSet, QuotaUnset, Refusal};
+use crate::orders::request::{QuotaSet, QuotaUnset, RequestRefusal};
 use crate::policy::{Class, Policy};
 use crate::quantity::{is_count, is_counted, is_quantity, is_resource};
 
@@ -20,7 +20,7 @@ pub(super) fn set(
     account: &Account,
     set: &QuotaSet,
     note: &Note,
-) -> Result<OrderOutcome, Refusal> {
+) -> Result<OrderOutcome, RequestRefusal> {
     let QuotaSet { target: _, amounts, until, cluster } = set;
     let name = account.account_name();
     let class = class_for(account, ledger, policy, cluster.as_ref(), "it has no quota", class_of)?;
@@ -63,7 +63,7 @@ pub(super) fn unset(
     account: &Account,
     unset: &QuotaUnset,
     note: &Note,
-) -> Result<OrderOutcome, Refusal> {
+) -> Result<OrderOutcome, RequestRefusal> {
     let QuotaUnset { target: _, resources, cluster } = unset;
     let name = account.account_name();
     let mut outcome = OrderOutcome::default();
@@ -92,7 +92,7 @@ pub(super) fn class_for<'p>(
     cluster: Option<&ClusterName>,
     without: &str,
     choose: impl FnOnce(&[&'p Class]) -> Option<&'p Class>,
-) -> Result<&'p Class, Refusal> {
+) -> Result<&'p Class, RequestRefusal> {
     let name = account.account_name();
     if account.state == Lifecycle::Deleted {
         return refused(1, format!("{name} is deleted: {without}"));
@@ -115,14 +115,14 @@ pub(super) fn not_given<T>(
     what: &str,
     cluster: Option<&ClusterName>,
     list: &str,
-) -> Result<T, Refusal> {
+) -> Result<T, RequestRefusal> {
     let (name, place) = (account.account_name(), cluster.map(|cluster| format!(" for cluster {cluster}")));
     let place = place.unwrap_or_default();
     refused(1, format!("{name} has no {what}{place}; `bursar {list} list` shows those that exist"))
 }
 
 /// Refuses a cluster that none of the classes covers.
-fn known(policy: &Policy, classes: &[&Class], cluster: Option<&ClusterName>) -> Result<(), Refusal> {
+fn known(policy: &Policy, classes: &[&Class], cluster: Option<&ClusterName>) -> Result<(), RequestRefusal> {
     let Some(cluster) = cluster else { return Ok(()) };
     let there = policy.clusters.contains_key(cluster);
     if there && classes.iter().any(|class| class.clusters.contains(cluster)) {
@@ -133,7 +133,7 @@ fn known(policy: &Policy, classes: &[&Class], cluster: Option<&ClusterName>) -> 
 }
 
 /// Refuses an amount that the class does not allow for the resource.
-fn takes(class: &Class, resource: &str, amount: &str) -> Result<(), Refusal> {
+fn takes(class: &Class, resource: &str, amount: &str) -> Result<(), RequestRefusal> {
     if !is_resource(resource) {
         return refused(64, format!("{resource:?} is not a resource of a quota; use a name such as limits.cpu"));
     }

@@ -232,7 +232,7 @@ pub struct EnsureAnswer {
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct RequestRefusal {
     /// The exit code of `bursar`: 4 if the account does not exist, 64 for wrong usage, 77 if the caller is not allowed,
     /// otherwise 1.
     pub exit_code: u8,

@@ -10,7 +10,7 @@ use crate::identity::AccountId;
 use crate::ledger::change::Change;
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
-use crate::orders::request::Refusal;
+use crate::orders::request::RequestRefusal;
 use crate::policy::{CredentialKind, Policy};
 
 /// Refuses a revocation if the classes only have credentials of an OIDC issuer. `whom` names the target in the message.
@@ -18,7 +18,7 @@ pub(super) fn is_possible<'a>(
     policy: &Policy,
     whom: &str,
     classes: impl IntoIterator<Item = &'a str>,
-) -> Result<(), Refusal> {
+) -> Result<(), RequestRefusal> {
     let rules = classes.into_iter().filter_map(|class| policy.classes.get(class)?.credential.as_ref());
     let mut issuers = Vec::new();
     for rule in rules {
@@ -37,9 +37,15 @@ pub(super) fn is_possible<'a>(
 
 /// Records an order for each account of the class that has a certificate. The orders are carried out at a pace. If a
 /// revocation of the class is running, repeating its order has no effect. An order with another reason or ticket starts
-/// a second revocation as soon as no account waits for its turn in the first: a tenant who keeps their own home broken,
-/// or an unreachable cluster, must not prevent a second revocation.
-pub(super) fn all(ledger: &LedgerState, policy: &Policy, class: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
+/// a second revocation as soon as no account waits for its turn in the first. The second one does not wait for the end
+/// of the first, because an unreachable cluster, or a tenant who keeps their own home broken, could delay that end for
+/// ever.
+pub(super) fn all(
+    ledger: &LedgerState,
+    policy: &Policy,
+    class: &str,
+    note: &Note,
+) -> Result<OrderOutcome, RequestRefusal> {
     if let Some(BulkRevocation { note: Note { actor, reason, ticket, at }, .. }) = ledger.revocations.get(class) {
         let has_turns = ledger.waiting_for_revocation(class).next().is_some();
         if has_turns || (reason, ticket) == (&note.reason, &note.ticket) {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::contract::is_sealed_as_suspended;
 use crate::desired::quota::stops_pods;
-use crate::desired::{DesiredCredential, DesiredNotice, DirectoryTarget, HomeTarget};
+use crate::desired::{DesiredCredential, DesiredHome, DesiredNotice, DirectoryTarget};
 use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::inventory::pods::Maker;
 use crate::json_text::JsonText;
@@ -142,10 +142,10 @@ pub enum Action {
         credential: DesiredCredential,
         /// The generation of the credential.
         generation: u64,
-        home: HomeTarget,
+        home: DesiredHome,
         /// The file of the last delivery, if it was another file. Our entries are removed from that file after this
         /// delivery.
-        former: Option<Box<HomeTarget>>,
+        former: Option<Box<DesiredHome>>,
         reason: Reason,
     },
     /// Removes our entries from a kubeconfig, or replaces them with a notice.
@@ -153,7 +153,7 @@ pub enum Action {
         cluster: ClusterName,
         /// The host whose kubeconfig this is.
         host: HostName,
-        home: HomeTarget,
+        home: DesiredHome,
         /// If `None`, the entries are removed.
         notice: Option<Box<DesiredNotice>>,
         reason: Reason,
@@ -162,7 +162,7 @@ pub enum Action {
     SshKeys {
         /// The cluster by which the step is listed, although keys belong to no cluster.
         cluster: ClusterName,
-        home: HomeTarget,
+        home: DesiredHome,
         /// Valid lines.
         keys: Vec<String>,
         /// The digest of `keys`.
@@ -175,7 +175,7 @@ pub enum Action {
         cluster: ClusterName,
         /// The host whose kubeconfig this is.
         host: HostName,
-        home: HomeTarget,
+        home: DesiredHome,
         expected: Expected,
     },
 }

@@ -336,7 +336,7 @@ mod tests {
     fn a_missing_level_is_set_before_bindings_and_a_weaker_level_causes_a_notice() {
         let (mut world, alice) = profiled();
         let class = world.policy.classes.get_mut("profile").expect("the policy has this class");
-        let crate::policy::From::Adopted(adopts) = &mut class.from else { panic!("it adopts") };
+        let crate::policy::From::Adopted(adopts) = &mut class.from else { panic!("the class adopts namespaces") };
         adopts.pod_security = Some(crate::policy::PodSecurity::Baseline);
         let steps = |world: &World| -> Vec<Action> { world.plan().accounts[0].steps().cloned().collect() };
         let all = steps(&world);
@@ -428,7 +428,7 @@ mod tests {
     fn nobody_is_bound_before_the_level_in_namespaces_that_were_created_again() {
         let (mut world, alice) = profiled();
         let class = world.policy.classes.get_mut("profile").expect("the policy has this class");
-        let crate::policy::From::Adopted(adopts) = &mut class.from else { panic!("it adopts") };
+        let crate::policy::From::Adopted(adopts) = &mut class.from else { panic!("the class adopts namespaces") };
         adopts.pod_security = Some(crate::policy::PodSecurity::Baseline);
         let bob = world.add(AccountKind::User, "bob", Some(20_002));
         world.account(&bob).dn = "uid=bob,ou=students,dc=example,dc=org".to_owned();

@@ -36,8 +36,8 @@ pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<Clu
 }
 
 /// Returns the plan that is executed now. If the plan changes the lifecycle state in an unconfined cluster, the whole
-/// change waits, unless it is a suspension. In this case, returns the alternative ([`AccountPlan::otherwise`]), so that
-/// an unfinished suspension continues.
+/// change waits, unless it is a suspension. While the change waits, the alternative ([`AccountPlan::otherwise`]) is
+/// executed, so that an unfinished suspension continues.
 fn unless_it_begins(mut plan: AccountPlan, unconfined: &BTreeSet<ClusterName>) -> Option<AccountPlan> {
     let waits = |plan: &AccountPlan| {
         !matches!(plan.transition, None | Some(Transition::Suspend(_)))

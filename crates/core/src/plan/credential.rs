@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::tenant::{Found, Look, is_made};
 use super::{Action, Expected, Reason};
-use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, TokenOf};
+use crate::desired::{DesiredCredential, DesiredHome, DesiredNotice, Proof, TokenOf};
 use crate::identity::{AccountId, ClusterName, HostName};
 use crate::inventory::HomeFinding;
 use crate::ledger::{Account, Certificate, CredentialKey, Delivery, LedgerState};
@@ -86,7 +86,7 @@ pub(super) fn proof(look: Look<'_>) -> Option<Action> {
     older.next().map(|(_, older)| look.bindings.proof(look.cluster, &look.account.account, own(), older))
 }
 
-fn deliver(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, reason: Reason) -> Action {
+fn deliver(look: Look<'_>, credential: &DesiredCredential, home: DesiredHome, reason: Reason) -> Action {
     Action::Deliver {
         cluster: look.cluster.clone(),
         credential: credential.clone(),
@@ -98,7 +98,7 @@ fn deliver(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, rea
 }
 
 /// Returns why a new delivery is needed; `None` if the present delivery is still valid.
-fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, held: Held<'_>) -> Option<Reason> {
+fn reason(look: Look<'_>, credential: &DesiredCredential, home: &DesiredHome, held: Held<'_>) -> Option<Reason> {
     let place = (look.id.clone(), look.cluster.clone());
     let broken = || matches!(look.inventory.homes.get(&place), Some(HomeFinding::Broken { .. }));
     let changed = |what: &str| Some(Reason::Changed(vec![what.to_owned()]));
@@ -211,14 +211,14 @@ fn deliveries(look: Look<'_>) -> impl Iterator<Item = (&CredentialKey, &Delivery
 
 /// Returns the file of a delivery. If the file is not in the home of the class, the home is derived from the file's
 /// path.
-fn delivered_to(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<HomeTarget> {
+fn delivered_to(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<DesiredHome> {
     match look.tenant.home.as_ref().map(|home| home.on(host)) {
         Some(home) if home.file() == delivery.path => Some(home),
         _ => {
             let account = look.ledger.accounts.get(look.id)?;
             let (home, kubeconfig) = place(look, delivery, account)?;
             let posix = account.posix.clone()?;
-            Some(HomeTarget { home, posix, kubeconfig, create: false, replace_unparsable: false })
+            Some(DesiredHome { home, posix, kubeconfig, create: false, replace_unparsable: false })
         }
     }
 }
@@ -231,7 +231,7 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason)
 }
 
 /// Returns the home of a delivery, and the kubeconfig in it. Rows of older versions name no home, except the folder of
-/// a host. If such a row has a file outside of the account's present home, the home is derived from the end of the
+/// a host. If such a row has a file outside the account's present home, the home is derived from the end of the
 /// path.
 fn place(look: Look<'_>, delivery: &Delivery, account: &Account) -> Option<(PathBuf, PathBuf)> {
     let mut known = delivery.home.iter().chain(&account.home);
@@ -246,12 +246,12 @@ fn place(look: Look<'_>, delivery: &Delivery, account: &Account) -> Option<(Path
 }
 
 /// Returns the file of the last delivery, if it is another file.
-fn former(look: Look<'_>, host: &HostName, home: &HomeTarget) -> Option<HomeTarget> {
+fn former(look: Look<'_>, host: &HostName, home: &DesiredHome) -> Option<DesiredHome> {
     let delivery = look.ledger.deliveries.get(&key(look, host)).filter(|delivery| delivery.path != home.file())?;
     delivered_to(look, host, delivery)
 }
 
-fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, held: Held<'_>) -> Option<Action> {
+fn inspect(look: Look<'_>, credential: &DesiredCredential, home: DesiredHome, held: Held<'_>) -> Option<Action> {
     let delivery = held.delivery?;
     let expected = match (&credential.proof, held.certificate) {
         (Proof::Oidc(_), _) => Expected::Entries(Box::new(credential.clone())),
@@ -268,7 +268,7 @@ fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, hel
 
 /// The file is inspected again this many seconds after a delivery, because kubectl reads the file before it takes the
 /// lock, and then writes back the old content (client-go, `ModifyConfig`). A `kubectl config` that ran during the
-/// delivery is over by the first inspection, an editor or a script usually by the second.
+/// delivery has ended by the first inspection. An editor or a script has usually ended by the second.
 const LOOKS: [i64; 2] = [2, 60];
 
 /// Returns the time of the next inspection after a delivery; `None` if all inspections are done, or if the file is to

@@ -18,11 +18,11 @@ use self::steps::{details, only_reason};
 use super::budget::REMOVED;
 use super::guard::{ABSENCE, ATTRIBUTES, ApprovedPlan, EMPTIED, IMPORT, Refusal, refused_hash};
 use super::limit_usage::LimitUse;
-use super::pace::Progress;
+use super::pace::PolicyProgress;
 use super::realm::RealmPlan;
 use super::realm::guard::{ApprovedRealmPlan, ROLES, USERS};
 use super::reaper::Waiting;
-use super::revocation;
+use super::revocation::RevocationProgress;
 use super::wording::{counted, number};
 use super::{AccountPlan, Action, Notice, Plan};
 use crate::desired::{Regeneration, Transition};
@@ -43,9 +43,9 @@ pub struct Preview<'a> {
     /// The plan before the guard.
     pub plan: &'a Plan,
     /// The progress of policy changes after the plan.
-    pub pace: Vec<Progress>,
+    pub pace: Vec<PolicyProgress>,
     /// Revocations of classes that are in progress before the plan.
-    pub revocations: Vec<revocation::Progress>,
+    pub revocations: Vec<RevocationProgress>,
     /// Pods and accounts that the reapers leave to later cycles.
     pub reaped_later: &'a Waiting,
     /// Limits that are nearly used up after the plan.
@@ -60,7 +60,7 @@ impl<'a> Preview<'a> {
     /// Makes a preview without a realm. Sources and rejected entries come from the ledger.
     #[must_use]
     pub fn of(ledger: &'a LedgerState, plan: &'a Plan, approved: &'a ApprovedPlan, refusals: &'a [Refusal]) -> Self {
-        let (pace, revocations, near) = (approved.progress(ledger), revocation::Progress::of(ledger), approved.near());
+        let (pace, revocations, near) = (approved.progress(ledger), RevocationProgress::of(ledger), approved.near());
         Self {
             sources: &ledger.sources,
             rejected: &ledger.rejected,

@@ -15,7 +15,7 @@ use super::budget::BUDGETS;
 use super::confine::confine;
 use super::hold::keeps;
 use super::limit_usage::{LimitUse, near_limits};
-use super::pace::{Paced, Progress, pace};
+use super::pace::{Paced, PolicyProgress, pace};
 use super::realm::guard::is_of_realm;
 use super::reaper::{Waiting, cap};
 use super::subjects::without_refused_returns;
@@ -38,7 +38,7 @@ pub const ATTRIBUTES: &str = "attributes";
 pub const IMPORT: &str = "import";
 /// [`Refusal::limit`] if servers disagree about an absence.
 pub const ABSENCE: &str = "absence";
-/// [`Refusal::limit`] if several groups became empty at once, and their loss of members is doubted.
+/// [`Refusal::limit`] if several groups became empty in the same read, and their loss of members is doubted.
 pub const EMPTIED: &str = "emptied";
 
 /// The inputs of [`guard`] besides the plan.
@@ -252,8 +252,8 @@ impl ApprovedPlan {
 
     /// Returns the progress of policy changes after this plan.
     #[must_use]
-    pub fn progress(&self, ledger: &LedgerState) -> Vec<Progress> {
-        self.paced.under_way.iter().map(|(class, pace)| Progress::of_class(class, pace, ledger)).collect()
+    pub fn progress(&self, ledger: &LedgerState) -> Vec<PolicyProgress> {
+        self.paced.under_way.iter().map(|(class, pace)| PolicyProgress::of_class(class, pace, ledger)).collect()
     }
 
     /// Returns the pods and accounts that the reapers leave to later cycles.

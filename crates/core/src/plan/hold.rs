@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::loss::{Kept, Losses};
 use super::{AccountPlan, Action, Reason, Side};
 use crate::desired::credential::{self, of_service_account};
-use crate::desired::{Regeneration, Transition, of_generation_group, quota::stops_pods};
+use crate::desired::{AccountIntent, Regeneration, Transition, of_generation_group, quota::stops_pods};
 use crate::digest::digest;
 use crate::identity::AccountKind;
 use crate::json_text::JsonText;
@@ -32,9 +32,9 @@ pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<Account
     let actions = plan.actions.iter().enumerate().filter(|(_, action)| delivers(action, replaces));
     let actions = actions.filter_map(delivered).collect();
     let plan = AccountPlan {
+        intent: AccountIntent { held: None, adopts: BTreeSet::new(), ..plan.intent },
         narrowing,
         actions,
-        adopts: BTreeSet::new(),
         adopted: Vec::new(),
         paced: BTreeSet::new(),
         losses: Losses::new(),
@@ -43,7 +43,6 @@ pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<Account
         forgotten: Vec::new(),
         labelled: Vec::new(),
         is_own: false,
-        held: None,
         ..plan
     };
     plan.changes_something().then_some(plan)

@@ -1,7 +1,7 @@
 //! Returns the changes that the ledger must record before the first step: states, generations, tenants, budgets.
 //!
-//! If the daemon is killed afterwards, the next plan contains the remaining steps: the desired state follows from the
-//! recorded state, and a suspension that has begun has a failure record that is cleared only at the end of the
+//! If the daemon is killed afterwards, the next plan contains the remaining steps. The desired state follows from the
+//! recorded state. A suspension that has begun also has a failure record, which is cleared only at the end of the
 //! account's steps.
 
 use jiff::Timestamp;

@@ -13,7 +13,7 @@ use super::adopted::is_of_others;
 use super::{AccountPlan, Action, Reason, Side, World};
 use crate::desired::credential::{self, of_service_account, service_account};
 use crate::desired::rbac::remembered_binding;
-use crate::desired::{DesiredAccount, DesiredState, Transition, generation_group, of_generation_group};
+use crate::desired::{AccountIntent, DesiredAccount, DesiredState, Transition, generation_group, of_generation_group};
 use crate::digest::digest;
 use crate::identity::{AccountKind, ClusterName, DirectoryId, NamespaceName};
 use crate::json_text::JsonText;
@@ -55,7 +55,7 @@ fn is_of_tokens(name: &str) -> bool {
 }
 
 /// The unit that the limit counts: a foreign namespace, or everything else that an account has in a cluster.
-type Place = (ClusterName, Option<String>);
+type LossUnit = (ClusterName, Option<String>);
 
 /// Finds people by the names that bindings use. The indexes are built when a binding first loses a subject.
 pub(super) struct People<'a> {
@@ -133,12 +133,12 @@ pub(super) fn count(plan: &AccountPlan) -> u64 {
     places(plan).len() as u64
 }
 
-fn places(plan: &AccountPlan) -> BTreeSet<Place> {
+fn places(plan: &AccountPlan) -> BTreeSet<LossUnit> {
     let lost = plan.steps().enumerate().filter(|(place, _)| plan.losses.contains_key(place));
     lost.map(|(_, action)| place(plan, action)).collect()
 }
 
-fn place(plan: &AccountPlan, action: &Action) -> Place {
+fn place(plan: &AccountPlan, action: &Action) -> LossUnit {
     let namespace = match action {
         Action::Apply { key, .. } | Action::Delete { key, .. } => of_others(plan, key),
         _ => None,
@@ -152,16 +152,18 @@ fn of_others(plan: &AccountPlan, key: &ObjectKey) -> Option<String> {
         .flatten()
 }
 
-/// Returns the plan with only its losses. An administrator approves these.
+/// Returns the plan with only its losses, which is what an administrator approves.
 pub(super) fn alone(plan: &AccountPlan) -> AccountPlan {
-    let mut alone = AccountPlan { leaving: BTreeMap::new(), transition: None, otherwise: None, ..plan.clone() };
+    let mut alone = AccountPlan { otherwise: None, ..plan.clone() };
+    alone.leaving.clear();
+    alone.transition = None;
     alone.retain_steps(|place, _| plan.losses.contains_key(&place));
     alone
 }
 
-/// Removes the losses from the plan, together with the other steps of the same change. Among these are a new
-/// kubeconfig, because it would replace the credential that keeps its access, and the removal of quotas and policies
-/// from a foreign namespace that is not released.
+/// Removes the losses from the plan, together with the other steps of the same change. A new kubeconfig is among these
+/// steps, because it would replace the credential that still has access. So is the removal of quotas and policies from
+/// a foreign namespace that is not released.
 pub(super) fn keep(plan: &mut AccountPlan) {
     let lost = places(plan);
     let clusters: BTreeSet<&ClusterName> = lost.iter().map(|(cluster, _)| cluster).collect();
@@ -275,7 +277,7 @@ impl Loss<'_, '_> {
         let Some(before) = before.as_ref().and_then(Value::as_array) else {
             // An old ledger did not record the subjects. If somebody has to leave the binding, it is deleted as
             // planned.
-            let AccountPlan { regenerated, leaving, rests_on, .. } = self.plan;
+            let AccountIntent { regenerated, leaving, rests_on, .. } = &self.plan.intent;
             let is_whole = regenerated.is_none() && leaving.is_empty() && rests_on.is_empty();
             return (manifest.is_none() && is_whole).then_some(Kept::AsItIs);
         };
@@ -374,15 +376,15 @@ impl Loss<'_, '_> {
         person.is_some_and(|person| self.works(person).is_some())
     }
 
-    /// Returns the desired state of a person who remains active. If this plan does not depend on the person, the
-    /// person's own removal is refused.
+    /// Returns the desired state of a person who remains active. If this plan does not rest on the removal of the
+    /// person, the guard has refused that removal.
     fn works(&self, person: &Account) -> Option<&DesiredAccount> {
         self.world.people.works(person, self.plan.rests_on.contains(&person.id))
     }
 
     /// Whether the person is a member of this workspace and does not leave it.
     fn belongs(&self, person: &Account) -> bool {
-        let AccountPlan { before, leaving, .. } = self.plan;
+        let AccountPlan { before, intent: AccountIntent { leaving, .. }, .. } = self.plan;
         before.has_member(person) && !leaving.contains_key(&person.directory_id)
     }
 

@@ -1,6 +1,7 @@
 //! Compares the desired state with the observed state. The result is a [`Plan`] of steps, each with its reason; no
 //! decision is left to the executor. Nothing here does I/O.
 
+mod account;
 pub mod action;
 pub mod adopted;
 pub mod bound;
@@ -66,6 +67,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
+pub use account::AccountPlan;
 pub use action::{Action, Bound, Expected, Holder, Reason, Side};
 
 pub use crate::desired::Notice;
@@ -78,12 +80,10 @@ use self::loss::People;
 use self::scan::Scan;
 use crate::contract::Sealer;
 use crate::desired::quota::stops_pods;
-use crate::desired::{Deriver, DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
-use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
+use crate::desired::{Deriver, DesiredAccount, DesiredState, DesiredTenant, Transition};
+use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::inventory::{ClusterInventory, Inventory};
-use crate::kinds::ObjectKey;
-use crate::ledger::{Account, Failure, LedgerState, Note, ObjectRecord, Suspension, Tenant};
-use crate::packed_text::DigestText;
+use crate::ledger::{Account, Failure, LedgerState, Suspension, Tenant};
 use crate::policy::{Policy, Reapers};
 
 /// All steps, account by account, and findings for administrators.
@@ -105,160 +105,6 @@ pub struct Plan {
     pub unowned: Vec<adopted::Unowned>,
     /// Objects with our labels that are not in the ledger.
     pub unknown: Vec<unknown::Unknown>,
-}
-
-/// The steps for one account.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each fact is independent of the others")]
-pub struct AccountPlan {
-    /// The account's id in the ledger.
-    pub id: AccountId,
-    /// The name, such as `tool:foo`.
-    pub account: AccountName,
-    pub posix: Option<PosixIdentity>,
-    /// The class by which `[limits]` counts the account.
-    pub class: String,
-    /// The change of the account's lifecycle state.
-    pub transition: Option<Transition>,
-    /// The generation after this plan.
-    pub generation: u64,
-    /// Why the generation changes; `None` if it does not.
-    pub regenerated: Option<Regeneration>,
-    /// The hold. While it lasts, the plan is only shown, and `otherwise` is executed.
-    pub held: Option<Note>,
-    /// The orders that this plan carries out.
-    pub orders: Vec<i64>,
-    /// The note of the newest of `orders`.
-    pub ordered: Option<Note>,
-    /// Foreign objects that an order assigns to the account, so that a step may take them over.
-    pub adopts: BTreeSet<String>,
-    /// Whether a person at a login waits for the account.
-    #[serde(skip)]
-    pub awaited: bool,
-    /// Members who leave the account, with their names.
-    pub leaving: BTreeMap<DirectoryId, AccountName>,
-    /// Steps that remove access ([`Side::Narrowing`]). They are executed before the `actions` of any account, and each
-    /// is tried even if others fail.
-    pub narrowing: Vec<Action>,
-    /// All other steps, in this order. A failure ends the remaining steps of this account in that cluster only.
-    pub actions: Vec<Action>,
-    /// Edits of the account's quotas that become overrides.
-    pub adopted: Vec<Adoption>,
-    /// The account's own namespaces. Any other namespace with objects of the account is a foreign one.
-    #[serde(skip)]
-    pub namespaces: BTreeSet<String>,
-    /// Whether the account itself changed: its name, ids, home or an override.
-    #[serde(skip)]
-    pub is_own: bool,
-    /// Indexes in [`AccountPlan::steps`] of the steps that only a change of the policy causes.
-    #[serde(skip)]
-    pub paced: BTreeSet<usize>,
-    /// Steps that remove access only because the configuration or a label changed, by their index in
-    /// [`AccountPlan::steps`].
-    #[serde(skip)]
-    pub losses: loss::Losses,
-    /// Whether all groups in `rests_on` have recorded the account as a leaving member.
-    #[serde(skip)]
-    pub left: bool,
-    /// The new value of [`LedgerState::settled`] for each cluster, once all steps there are done.
-    #[serde(skip)]
-    pub settles: BTreeMap<ClusterName, DigestText>,
-    /// The accounts whose removal, or loss of a member, causes this plan.
-    #[serde(skip)]
-    pub rests_on: BTreeSet<AccountId>,
-    /// See [`DesiredAccount::keeps_people`].
-    #[serde(skip)]
-    pub keeps_people: bool,
-    /// People of a workspace whose own creation or return the guard may still refuse, with their subjects in its
-    /// bindings.
-    #[serde(skip)]
-    pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, serde_json::Value>>,
-    /// The present subjects of the bindings that this plan writes.
-    #[serde(skip)]
-    pub standing: subjects::Standing,
-    /// New ledger rows of the account's tenants, or rows that get a namespace.
-    #[serde(skip)]
-    pub places: BTreeMap<ClusterName, Tenant>,
-    /// Objects that no longer exist and are removed from the ledger.
-    #[serde(skip)]
-    pub forgotten: Vec<ObjectKey>,
-    /// Records of namespaces that lacked their class.
-    #[serde(skip)]
-    pub labelled: Vec<(ObjectKey, ObjectRecord)>,
-    /// Failure records that the ledger gets before the steps begin. They let a restarted daemon find an unfinished
-    /// suspension. A change of the lifecycle state also resets an earlier failure, so that its step is retried at once.
-    #[serde(skip)]
-    pub begun: BTreeMap<ClusterName, Failure>,
-    /// The account in the ledger before this plan.
-    #[serde(skip)]
-    pub before: Box<Account>,
-    /// The plan that is executed instead if the guard refuses the removal in this plan, or if the account is held.
-    /// `None` if nothing is to be done in that case.
-    #[serde(skip)]
-    pub otherwise: Option<Box<AccountPlan>>,
-}
-
-impl AccountPlan {
-    /// Returns all steps, in the order in which they begin.
-    pub fn steps(&self) -> impl Iterator<Item = &Action> {
-        self.narrowing.iter().chain(&self.actions)
-    }
-
-    /// Keeps the steps for which `keeps` returns `true`. Its argument is the index in [`AccountPlan::steps`].
-    fn retain_steps(&mut self, keeps: impl Fn(usize, &Action) -> bool) {
-        let (mut index, mut places) = (0, BTreeMap::new());
-        for steps in [&mut self.narrowing, &mut self.actions] {
-            steps.retain(|action| {
-                let kept = keeps(index, action);
-                if kept {
-                    places.insert(index, places.len());
-                }
-                index += 1;
-                kept
-            });
-        }
-        self.paced = self.paced.iter().filter_map(|place| places.get(place).copied()).collect();
-        let losses = std::mem::take(&mut self.losses).into_iter();
-        self.losses = losses.filter_map(|(place, instead)| Some((*places.get(&place)?, instead))).collect();
-    }
-
-    /// Returns the plan that is executed if the guard refuses nothing. For a held account, this is the part that is
-    /// carried out in spite of the hold.
-    #[must_use]
-    pub fn done(&self) -> Option<&Self> {
-        if self.held.is_some() { self.otherwise.as_deref() } else { Some(self) }
-    }
-
-    /// Whether there is anything to do other than to check homes.
-    #[must_use]
-    pub fn changes_something(&self) -> bool {
-        self.transition.is_some()
-            || self.regenerated.is_some()
-            || !self.orders.is_empty()
-            || !self.leaving.is_empty()
-            || !self.places.is_empty()
-            || !self.adopted.is_empty()
-            || self.steps().any(|action| !action.is_look())
-    }
-
-    /// Whether the plan is executed before plans that merely create or repair: it removes or restores access, or it has
-    /// a cause in this account alone, such as an order.
-    #[must_use]
-    pub fn is_urgent(&self) -> bool {
-        let life = matches!(self.transition, Some(Transition::Suspend(_) | Transition::Resume));
-        life || self.regenerated.is_some()
-            || !self.orders.is_empty()
-            || !self.leaving.is_empty()
-            || self.is_own
-            || self.awaited
-    }
-
-    /// Whether there is nothing to do and nothing to record.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        let records_nothing = self.forgotten.is_empty() && self.labelled.is_empty();
-        self.steps().next().is_none() && records_nothing && !self.changes_something()
-    }
 }
 
 impl Plan {
@@ -505,41 +351,9 @@ impl World<'_> {
         let steps = narrowing.iter().chain(&actions).enumerate();
         let paced = steps.filter(|(_, (_, paced))| *paced).map(|(place, _)| place).collect();
         let unmarked = |steps: Vec<(Action, bool)>| steps.into_iter().map(|(action, _)| action).collect();
-        // The desired state is destructured, so that a new field cannot be forgotten.
-        let DesiredAccount {
-            account,
-            posix,
-            class,
-            transition,
-            generation,
-            regenerated,
-            held,
-            orders,
-            adopts,
-            ordered,
-            awaited,
-            leaving,
-            rests_on,
-            keeps_people,
-            returning,
-            otherwise: _,
-            ssh: _,
-            clusters: _,
-        } = desired;
         let mut planned = AccountPlan {
             id: id.clone(),
-            account: account.clone(),
-            posix: posix.clone(),
-            class: class.clone(),
-            transition: transition.clone(),
-            generation: *generation,
-            regenerated: regenerated.clone(),
-            held: held.clone(),
-            orders: orders.clone(),
-            ordered: ordered.clone(),
-            adopts: adopts.clone(),
-            awaited: *awaited,
-            leaving: leaving.clone(),
+            intent: desired.intent.clone(),
             narrowing: unmarked(narrowing),
             actions: unmarked(actions),
             adopted,
@@ -547,11 +361,8 @@ impl World<'_> {
             is_own,
             paced,
             losses: loss::Losses::new(),
-            left: !rests_on.is_empty() && rests_on.iter().all(|group| self.leaves(group, before)),
+            left: !desired.rests_on.is_empty() && desired.rests_on.iter().all(|group| self.leaves(group, before)),
             settles,
-            rests_on: rests_on.clone(),
-            keeps_people: *keeps_people,
-            returning: returning.clone(),
             standing: subjects::Standing::new(),
             places,
             forgotten,

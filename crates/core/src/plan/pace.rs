@@ -22,7 +22,7 @@ use crate::ledger::{LedgerState, ObjectRecord};
 
 /// The progress of a policy change in a class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct PolicyProgress {
     pub class: String,
     /// The number of tenants that got the change.
     pub done: u64,
@@ -32,7 +32,7 @@ pub struct Progress {
     pub stopped_by: BTreeSet<AccountName>,
 }
 
-impl Progress {
+impl PolicyProgress {
     /// Returns the progress of every unfinished policy change.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
@@ -45,14 +45,14 @@ impl Progress {
     }
 }
 
-impl std::fmt::Display for Progress {
+impl std::fmt::Display for PolicyProgress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { class, done, waiting, stopped_by: _ } = self;
         write!(f, "policy change of class {class}: {done} of {} tenants have it{}", done + waiting, self.stop())
     }
 }
 
-impl Progress {
+impl PolicyProgress {
     /// Returns the line of a plan for the tenants that the plan does not reach.
     #[must_use]
     pub fn ahead(&self) -> String {

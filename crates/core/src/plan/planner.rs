@@ -389,7 +389,7 @@ mod tests {
 
     type Happens<'a> = &'a dyn Fn(&mut World, &AccountId);
 
-    /// Returns a world in which nothing is to do, and a planner that has planned it.
+    /// Returns a world in which there is nothing to do, and a planner that has planned it.
     fn site() -> (World, Planner) {
         let mut world = World::new();
         let alice = world.add(AccountKind::User, "alice", Some(20_001));

@@ -37,8 +37,8 @@ pub struct RealmPlan {
     /// Accounts whose failures in the realm are over.
     #[serde(skip)]
     pub overcome: Vec<AccountId>,
-    /// Corrected rows of users that are rightly enabled, although the ledger has them as disabled: the answer to our
-    /// request was not recorded, or an administrator of the realm enabled the user.
+    /// Corrected rows of users that are rightly enabled although the ledger says that they are disabled. Either the
+    /// answer to our request was not recorded, or an administrator of the realm enabled the user.
     #[serde(skip)]
     pub corrected: Vec<(AccountId, RealmAccount)>,
 }

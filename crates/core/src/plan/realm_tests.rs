@@ -518,7 +518,7 @@ fn roles_are_taken_within_limits_of_their_own() {
     story.world.account(&lab).members.clear();
     let refused = story.guarded();
     assert!(
-        refused[0].contains("realm_remove_roles_per_cycle (1 left): 2 roles are taken in the realm"),
+        refused[0].contains("realm_remove_roles_per_cycle (1 left): 2 roles are taken away in the realm"),
         "{refused:?}"
     );
     assert_eq!(story.seen.roles["workspace-lab:member"].holders.len(), 1);

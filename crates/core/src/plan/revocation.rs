@@ -16,7 +16,7 @@ use crate::ledger::revocation::BulkRevocation;
 
 /// The progress of the revocation of a class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct RevocationProgress {
     pub class: String,
     /// The number of accounts that were revoked, except those in `under_way`. If the delivery to an account failed, the
     /// home still has the older certificate.
@@ -36,7 +36,7 @@ pub struct Progress {
     pub stopped_by: BTreeSet<AccountName>,
 }
 
-impl Progress {
+impl RevocationProgress {
     /// Returns the progress of every unfinished revocation.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
@@ -68,7 +68,7 @@ impl Progress {
     }
 }
 
-impl std::fmt::Display for Progress {
+impl std::fmt::Display for RevocationProgress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { class, done, under_way, waiting, held, holds_up_until: _, stopped_by } = self;
         write!(f, "revocation of class {class}: {done} of {} are revoked, {waiting} waiting", self.all())?;

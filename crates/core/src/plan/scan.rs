@@ -43,7 +43,7 @@ type QuotaInUse<'a> = (&'a AccountId, &'a ObjectKey, &'a DesiredObject, &'a Obse
 
 /// The state of one tenant during the pass.
 #[derive(Debug)]
-struct Progress<'a> {
+struct TenantScan<'a> {
     /// The desired objects that the pass has not reached yet.
     ahead: Walk<btree_map::Iter<'a, ObjectKey, DesiredObject>>,
     /// The number of desired objects.
@@ -61,12 +61,15 @@ impl<'a> Scan<'a> {
         inventory: &'a Inventory,
         now: Timestamp,
     ) -> Self {
-        let mut places: BTreeMap<&ClusterName, HashMap<&AccountId, Progress<'_>>> = BTreeMap::new();
+        let mut places: BTreeMap<&ClusterName, HashMap<&AccountId, TenantScan<'_>>> = BTreeMap::new();
         for (id, account) in &desired.accounts {
             for (cluster, tenant) in &account.clusters {
                 let (ahead, objects) = (Walk::along(&tenant.objects), tenant.objects.len());
                 let has_alternative = account.otherwise.is_some();
-                places.entry(cluster).or_default().insert(id, Progress { ahead, objects, settled: 0, has_alternative });
+                places
+                    .entry(cluster)
+                    .or_default()
+                    .insert(id, TenantScan { ahead, objects, settled: 0, has_alternative });
             }
         }
         let mut orphans: BTreeMap<PlaceKey<'_>, Vec<&ObjectKey>> = BTreeMap::new();

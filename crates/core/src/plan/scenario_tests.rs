@@ -30,7 +30,7 @@ use crate::kinds::{DriftKey, ManagedKind, ObjectKey};
 use crate::ledger::change::Event;
 use crate::ledger::{Absence, Failure, Note, Order, OrderKind};
 use crate::orders::request::{ExceptionSet, OrderRequest, QuotaSet, QuotaUnset, Target};
-use crate::orders::{Written, write_all};
+use crate::orders::{RecordedOrders, write_all};
 use crate::policy::{CredentialKind, DriftMode, From, Limit, NfsVolume, OidcRule, Volume, VolumeKind, When};
 use crate::snapshot::{Completeness, Entry};
 
@@ -495,7 +495,7 @@ impl Story {
     }
 
     fn ordered(&mut self, request: OrderRequest) {
-        let Written { changes, texts, refused, .. } =
+        let RecordedOrders { changes, texts, refused, .. } =
             write_all(&self.world.ledger, &self.world.policy, "root", &[request], self.world.now);
         for change in &changes {
             self.world.ledger.apply(change);

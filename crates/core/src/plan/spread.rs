@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::budget::{ACCESS, BUDGETS, Budget};
 use super::guard::Bounds;
 use super::limit::spent;
-use super::pace::Progress;
+use super::pace::PolicyProgress;
 use super::{AccountPlan, Plan};
 
 /// A kind of change in one class that takes more than one cycle.
@@ -32,7 +32,7 @@ pub struct Spread {
 impl Spread {
     /// Returns every change that takes more than one cycle.
     #[must_use]
-    pub fn of(plan: &Plan, progress: &[Progress], bounds: &Bounds, now: Timestamp) -> Vec<Self> {
+    pub fn of(plan: &Plan, progress: &[PolicyProgress], bounds: &Bounds, now: Timestamp) -> Vec<Self> {
         let changes = progress.iter().filter(|progress| progress.waiting > 0).map(|progress| {
             let size = bounds.tenants.get(&progress.class).copied().unwrap_or_default();
             let per_cycle = bounds.limits.change_per_cycle.allowed(size);

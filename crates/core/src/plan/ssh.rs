@@ -8,7 +8,7 @@ use bursar_protocol::USUAL_KUBECONFIG;
 use super::credential::is_due;
 use super::tenant::{Found, Look};
 use super::{Action, Reason};
-use crate::desired::HomeTarget;
+use crate::desired::DesiredHome;
 use crate::ledger::Delivery;
 
 pub(super) fn actions(look: Look<'_>, found: &mut Found) {
@@ -44,7 +44,7 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) {
 fn removal(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
     let account = look.ledger.accounts.get(look.id)?;
     let kubeconfig = look.tenant.home.as_ref().map_or_else(|| USUAL_KUBECONFIG.into(), |home| home.kubeconfig.clone());
-    let home = HomeTarget {
+    let home = DesiredHome {
         home: delivery.home.clone()?,
         posix: account.posix.clone()?,
         kubeconfig,

@@ -62,7 +62,7 @@ pub(super) fn without_refused_returns(accounts: &mut Vec<AccountPlan>) {
 }
 
 /// Whether the plan gives an account access that it did not have.
-pub(super) const fn begins(plan: &AccountPlan) -> bool {
+pub(super) fn begins(plan: &AccountPlan) -> bool {
     matches!(plan.transition, Some(Transition::Create | Transition::Resume))
 }
 

@@ -39,7 +39,7 @@ pub(super) struct Look<'a> {
     pub(super) scan: &'a Scan<'a>,
     pub(super) bindings: &'a Bindings<'a>,
     pub(super) now: Timestamp,
-    /// If set, every object is compared, even if `scan` says that the tenant is settled.
+    /// Whether every object is compared, even if `scan` says that the tenant is settled.
     pub(super) closely: bool,
 }
 
@@ -456,9 +456,10 @@ fn directories(look: Look<'_>, applies: &[Action]) -> Vec<Action> {
 /// Returns the deletions of objects that are no longer desired, in the reverse of the order of [`Stage`].
 ///
 /// Namespaces are never deleted here. An object is deleted only if the cluster shows it with our label and the UID of
-/// the ledger. A binding is deleted even if the cluster does not show it, or shows that it is being deleted, because it
-/// applies without its label and while a finalizer keeps it. If the cluster does not show objects of a kind, the
-/// Secrets and service accounts of our tokens are deleted by the UID of the ledger, and all other objects wait.
+/// the ledger. A binding gives its rights even without that label, and even while a finalizer keeps it. It is therefore
+/// deleted even if the cluster does not show it, or shows that it is being deleted. If the cluster does not show
+/// objects of a kind, only the Secrets and service accounts of our tokens are deleted, by the UID of the ledger. All
+/// other objects wait.
 fn deletes(look: Look<'_>, said: &mut Found) -> Vec<Action> {
     let mut orphans: Vec<&ObjectKey> = look
         .scan
@@ -496,8 +497,8 @@ fn deletes(look: Look<'_>, said: &mut Found) -> Vec<Action> {
 }
 
 /// Returns the objects that the ledger may forget: they are no longer desired, and are gone or were replaced by an
-/// object with another UID. A binding that the cluster does not show may only have lost its label, so it is forgotten
-/// only after the API server has answered its deletion, or with its namespace.
+/// object with another UID. A binding that the cluster does not show may exist without its label. It is therefore
+/// forgotten only after the API server has answered its deletion, or together with its namespace.
 pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
     let orphans = look.scan.orphans((look.id, look.cluster), look.tenant);
     let gone = orphans.filter(|key| !look.there.is_blind_to(key)).filter(|key| {

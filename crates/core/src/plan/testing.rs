@@ -25,7 +25,7 @@ use crate::inventory::{ClusterInventory, Inventory, ObservedObject, Rare};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, ObjectName, Stage};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
-use crate::ledger::transition::{Transition, transition};
+use crate::ledger::transition::{ReadChanges, transition};
 use crate::ledger::{
     Account, Archive, CredentialKey, Delivery, LedgerState, ObjectRecord, SourceState, StoppedWorkload, Unresolved,
 };
@@ -192,7 +192,7 @@ impl World {
     }
 
     pub fn remember(&mut self, snapshot: &DirectorySnapshot) -> Vec<Event> {
-        let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, self.now);
+        let ReadChanges { changes, events } = transition(&self.ledger, snapshot, &self.policy, self.now);
         self.ledger.apply_all(&changes);
         self.ledger.apply_all(&self.ledger.count_terms(self.now));
         events

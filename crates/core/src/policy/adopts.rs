@@ -118,7 +118,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Splits at commas outside of parentheses.
+/// Splits at commas outside parentheses.
 fn parts(text: &str) -> Vec<&str> {
     let mut depth = 0;
     let at_commas = text.split(|c| {

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_lets_at_least_one_and_at_most_count_through() {
+    fn a_limit_allows_at_least_one_and_at_most_count() {
         let limit = Limit { count: 5, percent: Some(1) };
         assert_eq!([0, 1, 100, 101, 400, 10_000].map(|size| limit.allowed(size)), [1, 1, 1, 2, 4, 5]);
         assert_eq!(Limit { count: 3, percent: None }.allowed(10_000), 3);

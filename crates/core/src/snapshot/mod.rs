@@ -289,11 +289,28 @@ pub struct RejectedEntry {
     pub reason: Option<Rejection>,
 }
 
+impl RejectedEntry {
+    /// Returns `entry` of `source` as a rejected one.
+    #[must_use]
+    pub fn of(source: &str, entry: &Entry, why: String) -> Self {
+        Self {
+            source: source.to_owned(),
+            kind: entry.kind,
+            dn: entry.dn.clone(),
+            name: Some(entry.name.clone()),
+            id: Some(entry.id.clone()),
+            disabled: entry.disabled.clone(),
+            why,
+            reason: None,
+        }
+    }
+}
+
 /// A reason for a rejection on which an order or another entry depends.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Rejection {
-    /// The entry shows another uid than its account has. `bursar adopt uid` accepts the uid.
+    /// The entry shows a uid other than that of its account. `bursar adopt uid` accepts the uid.
     OtherUid,
     /// The entry has the name of this account, or belongs to the same person. `bursar adopt account` assigns the
     /// account to the entry.

@@ -21,10 +21,10 @@ pub struct Due {
 /// The place of the entry on one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "found")]
-pub enum Place {
+pub enum EntryPlace {
     /// The entry is not below the suffix.
     Nowhere,
-    /// The entry is outside of the search bases, or no longer matched by their filters.
+    /// The entry is outside the search bases, or no longer matched by their filters.
     Outside {
         /// The current DN.
         dn: String,
@@ -36,7 +36,7 @@ pub enum Place {
     },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for EntryPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nowhere => f.write_str("not found"),
@@ -50,7 +50,7 @@ impl fmt::Display for Place {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
     /// The servers, the freshest first.
-    pub servers: Vec<(String, Place)>,
+    pub servers: Vec<(String, EntryPlace)>,
 }
 
 /// The conclusion from a proof.
@@ -73,7 +73,7 @@ impl Proof {
     /// Draws the conclusion.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        let has = |place: &Place| matches!(place, Place::Inside { .. });
+        let has = |place: &EntryPlace| matches!(place, EntryPlace::Inside { .. });
         let there = self.servers.iter().filter(|(_, place)| has(place)).count();
         match self.servers.first() {
             None => Verdict::Unknown,
@@ -103,16 +103,16 @@ mod tests {
 
     #[test]
     fn the_freshest_server_decides_a_disagreement() {
-        let there = || Place::Inside { dn: "uid=a".to_owned() };
-        let moved = || Place::Outside { dn: "uid=a,ou=left".to_owned() };
-        let proof = |places: Vec<Place>| {
+        let there = || EntryPlace::Inside { dn: "uid=a".to_owned() };
+        let moved = || EntryPlace::Outside { dn: "uid=a,ou=left".to_owned() };
+        let proof = |places: Vec<EntryPlace>| {
             let servers = places.into_iter().enumerate().map(|(at, place)| (at.to_string(), place)).collect();
             Proof { servers }.verdict()
         };
         assert_eq!(proof(vec![]), Verdict::Unknown);
-        assert_eq!(proof(vec![Place::Nowhere, moved()]), Verdict::Gone);
+        assert_eq!(proof(vec![EntryPlace::Nowhere, moved()]), Verdict::Gone);
         assert_eq!(proof(vec![there(), there()]), Verdict::There);
         assert_eq!(proof(vec![there(), moved()]), Verdict::Disagreement { freshest_has_it: true });
-        assert_eq!(proof(vec![Place::Nowhere, there()]), Verdict::Disagreement { freshest_has_it: false });
+        assert_eq!(proof(vec![EntryPlace::Nowhere, there()]), Verdict::Disagreement { freshest_has_it: false });
     }
 }

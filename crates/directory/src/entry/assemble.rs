@@ -1,5 +1,5 @@
 //! Turns the trees that one source returned into one [`SourceRead`]: accounts and groups, their members, and whether
-//! the read is complete. PURE: no runtime, no client, no file system, no clock. The second thread that it uses ends
+//! the read is complete. PURE. The second thread that it uses ends
 //! before the call returns.
 //!
 //! Memberships are resolved within one source, because its DNs and names mean nothing in another.
@@ -21,7 +21,7 @@ use crate::entry::groups::{Closed, Companions, Flat, Holders, Index, gid_claims}
 use crate::entry::numbers::Numbers;
 use crate::entry::raw::RawEntry;
 use crate::entry::{Candidate, EntryRules, Reading};
-use crate::source::{Sentinel, SourceConfig, SourceKind};
+use crate::source::{Sentinel, SourceConfig};
 
 /// The kinds, in order of precedence if two trees hold the same entry: an entry that is a tool does not also count as a
 /// person.
@@ -101,7 +101,8 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             AccountKind::Group => &own,
         };
         if let Some(dns) = id.as_ref().and_then(|id| ambiguous.get(id)) {
-            let mut entry = checked.map_or_else(|rejected| *rejected, |entry| reject(source, &entry, String::new()));
+            let mut entry = checked
+                .map_or_else(|rejected| *rejected, |entry| RejectedEntry::of(&source.name, &entry, String::new()));
             let (attribute, id) = (&source.attributes.id, id.as_ref().map(ToString::to_string).unwrap_or_default());
             let other = dns.iter().find(|dn| **dn != raw.dn).unwrap_or(&"another entry");
             entry.why =
@@ -118,7 +119,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         }
         complete(&mut entry, members_of, &closed, &index).map_err(|why| {
             reject_group();
-            Box::new(reject(source, &entry, why))
+            Box::new(RejectedEntry::of(&source.name, &entry, why))
         })?;
         Ok(entry)
     });
@@ -217,7 +218,7 @@ fn reading<'a>(
         source: &source.name,
         attributes: &source.attributes,
         strip_prefix: source.tree(kind).and_then(|tree| tree.strip_prefix.as_deref()),
-        id_from_dn: matches!(source.kind, SourceKind::Ldif(_)),
+        id_from_dn: source.id_from_dn(),
         numbers,
         rules,
     }
@@ -322,19 +323,6 @@ fn complete(entry: &mut Entry, groups: &[&Dn], closed: &Closed<'_>, index: &Inde
     Ok(())
 }
 
-fn reject(source: &SourceConfig, entry: &Entry, why: String) -> RejectedEntry {
-    RejectedEntry {
-        source: source.name.clone(),
-        kind: entry.kind,
-        dn: entry.dn.clone(),
-        name: Some(entry.name.clone()),
-        id: Some(entry.id.clone()),
-        disabled: entry.disabled.clone(),
-        why,
-        reason: None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -346,7 +334,7 @@ mod tests {
 
     use super::*;
     use crate::ldif;
-    use crate::source::{LdapConfig, LdifConfig, Preset, SidMapping};
+    use crate::source::{LdapConfig, LdifConfig, Preset, SidMapping, SourceKind};
 
     const SITE: &str = "\
 dn: uid=alice,ou=people,dc=x\nobjectClass: posixAccount\nuid: alice\nuidNumber: 2001\ngidNumber: 500\nentryUUID: a\n
@@ -476,7 +464,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     }
 
     #[test]
-    fn groups_with_one_gid_say_whom_they_name() {
+    fn groups_with_the_same_gid_list_the_accounts_that_they_name() {
         let puppet = "\ndn: cn=x,ou=groups,dc=x\nobjectClass: posixGroup\ncn: x\ngidNumber: 52503\nmemberUid: bob\n\
                       entryUUID: x\n";
         let read = read(&source(), &(SITE.to_owned() + puppet));
@@ -517,7 +505,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         let rejected: Vec<_> =
             read.rejected.iter().map(|r| (r.id.as_ref().map(|id| id.0.as_str()), r.why.as_str())).collect();
         let wheel = (Some("w"), "gid 10 is not in 100..2147483646");
-        assert_eq!(rejected, [(Some("c"), "uidNumber is missing, or hidden from us"), wheel]);
+        assert_eq!(rejected, [(Some("c"), "uidNumber is missing, or hidden from Bursar"), wheel]);
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Evaluates search filters (RFC 4515) for sources without a server. PURE: no runtime, no client, no file system, no
-//! clock.
+//! Evaluates search filters (RFC 4515) for sources without a server. PURE.
 //!
 //! Supported are presence, equality, substrings, `&`, `|` and `!`, compared without case. The presets and most sites
 //! need no more. Ordering, approximate and extensible matches need the server's schema, so filters with them are

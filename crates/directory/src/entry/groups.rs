@@ -1,5 +1,5 @@
 //! Resolves the groups of one source. Turns groups as they were read into the members of each group, and into the gids
-//! that members get from their groups. PURE: no runtime, no client, no file system, no clock.
+//! that members get from their groups. PURE.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +18,8 @@ use crate::entry::{Candidate, Reading};
 use crate::source::SourceConfig;
 
 /// The most nested memberships that all groups of a read may have together. If one large group is nested in many
-/// others, its members are counted in each, and the owner of one group can nest another. For 100,000 people, the limit
-/// is 50 memberships per person.
+/// others, its members are counted in each of them, and everybody who may edit a group can nest the large group in it.
+/// For 100,000 people, the limit is 50 memberships per person.
 const MOST_NESTED: usize = 5_000_000;
 
 /// Accounts by DN and by name, including rejected accounts: a person whose uid cannot be read stays a maintainer of
@@ -295,8 +295,8 @@ pub(crate) enum Refused {
 
 /// The groups that list the maintainers of tools.
 pub(crate) struct Companions<'a> {
-    /// The groups with the full name of each tool, in the tree of the tools or of the groups, by the tool's DN. If
-    /// there are several, it is unknown which one is meant: anybody who may create a group can give it the name.
+    /// For each tool (by its DN), the groups with its full name, in the tree of the tools or of the groups. If there are
+    /// several, it is unknown which one is meant: anybody who may create a group can give it the name.
     groups: HashMap<&'a Dn, Vec<&'a Dn>>,
     /// The ids of the tools of each group.
     tools: HashMap<&'a Dn, Vec<&'a DirectoryId>>,

@@ -1,4 +1,4 @@
-//! Recognises the marks that disable an entry. PURE: no runtime, no client, no file system, no clock.
+//! Recognises the marks that disable an entry. PURE.
 
 use std::str::FromStr;
 
@@ -26,7 +26,7 @@ pub enum MarkTest {
     /// The value is equal to this, ignoring case. A `*` at the end matches any rest.
     Value(String),
     /// The value is a number that has one of these bits. Every account has such an attribute. If an entry does not show
-    /// it, the attribute is hidden from us, and the entry is rejected instead of counting as enabled.
+    /// it, the attribute is hidden from Bursar, and the entry is rejected instead of counting as enabled.
     Bits(u32),
     /// The value is a time in the past, as LDAP writes it (RFC 4517, 3.3.13) or Active Directory ([`file_time`]). The
     /// times that stand for "never" are not in the past.
@@ -42,7 +42,7 @@ impl DisabledMark {
     pub fn of(&self, raw: &RawEntry, now: Timestamp) -> Result<Option<String>, String> {
         let name = &self.attribute;
         if matches!(self.test, MarkTest::Bits(_)) && !raw.has(name) {
-            return Err(format!("{name} is missing, or hidden from us"));
+            return Err(format!("{name} is missing, or hidden from Bursar"));
         }
         for value in raw.texts(name) {
             if let Some(shown) = self.test.matches(value, now).map_err(|why| format!("{name} {why}"))? {
@@ -110,7 +110,7 @@ const DAY: i64 = 24 * 3600;
 
 /// Parses the time at which an account expires. Returns `Some(None)` for "never": time 0, the beginning of 1970, which
 /// MIT Kerberos stores for "never"; and the end of the year 9999, which is later than a [`Timestamp`] can be.
-#[expect(clippy::option_option, reason = "text that is not a time differs from no time")]
+#[expect(clippy::option_option, reason = "a text that is not a time differs from an absent time")]
 fn expiry(value: &str) -> Option<Option<Timestamp>> {
     let Some(time) = broken_down(value) else { return file_time(value).ok() };
     match time.to_timestamp() {
@@ -134,7 +134,7 @@ mod tests {
         mark.of(&RawEntry::from_texts("cn=a", pairs), NOW.parse().expect("NOW is a valid time"))
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "compared with what a mark gives")]
+    #[expect(clippy::unnecessary_wraps, reason = "the value is compared with that of a mark")]
     fn yes(shown: &str) -> Result<Option<String>, String> {
         Ok(Some(shown.to_owned()))
     }
@@ -157,7 +157,7 @@ mod tests {
             assert_eq!(control(enabled), Ok(None), "{enabled}");
         }
         assert_eq!(control("0x202"), Err("userAccountControl \"0x202\" is not a number".to_owned()));
-        let hidden = "userAccountControl is missing, or hidden from us";
+        let hidden = "userAccountControl is missing, or hidden from Bursar";
         assert_eq!(mark("userAccountControl&2", &[]), Err(hidden.to_owned()));
     }
 

@@ -1,5 +1,4 @@
-//! Checks one raw entry, and turns it into an [`Entry`] or into a [`RejectedEntry`] with the reason. PURE: no runtime,
-//! no client, no file system, no clock.
+//! Checks one raw entry, and turns it into an [`Entry`] or into a [`RejectedEntry`] with the reason. PURE.
 //!
 //! These checks need only the entry itself and the rules. Checks that need other entries are in `assemble` (members,
 //! groups) and `merge` (names and uids used twice, patterns of classes). Later stages never parse a uid.
@@ -71,7 +70,7 @@ impl EntryRules {
 pub(crate) struct Candidate {
     pub(crate) kind: AccountKind,
     pub(crate) dn: Dn,
-    /// `None` if the id is missing, or hidden from us.
+    /// `None` if the id is missing, or hidden from Bursar.
     pub(crate) id: Option<DirectoryId>,
     pub(crate) raw: Arc<RawEntry>,
 }
@@ -127,7 +126,7 @@ impl Reading<'_> {
         let mut values = raw.texts(attribute);
         match (values.next(), values.next()) {
             (Some(value), None) => Ok(value),
-            (None, _) => Err(format!("{attribute} is missing, or hidden from us")),
+            (None, _) => Err(format!("{attribute} is missing, or hidden from Bursar")),
             (Some(_), Some(_)) => {
                 let named = dn.leaf(&attribute.to_lowercase());
                 raw.texts(attribute)
@@ -170,7 +169,7 @@ impl Reading<'_> {
             })
         };
         let Some(known) = id.clone() else {
-            return Err(reject(format!("{} is missing, or hidden from us", self.attributes.id)));
+            return Err(reject(format!("{} is missing, or hidden from Bursar", self.attributes.id)));
         };
         // An account whose marks cannot be read must not count as enabled. Accounts that another mark disables, and
         // groups, need no further mark.
@@ -394,13 +393,13 @@ mod tests {
         assert_eq!(why(&[("uidNumber", "1e4")]), "uidNumber \"1e4\" is not a number");
         assert_eq!(why(&[("uidNumber", "99999999999999999999")]), "uidNumber \"99999999999999999999\" is not a number");
         assert_eq!(why(&[("uidNumber", "5000"), ("uidnumber", "5001")]), "uidNumber has 2 values");
-        assert_eq!(why(&[("uidNumber", "")]), "uidNumber is missing, or hidden from us");
+        assert_eq!(why(&[("uidNumber", "")]), "uidNumber is missing, or hidden from Bursar");
         assert_eq!(why(&[("gidNumber", "99")]), "gid 99 is not in 100..2147483646");
-        assert_eq!(why(&[("gidNumber", "")]), "gidNumber is missing, or hidden from us");
+        assert_eq!(why(&[("gidNumber", "")]), "gidNumber is missing, or hidden from Bursar");
     }
 
     #[test]
-    fn a_home_outside_of_the_allowed_folders_is_rejected() {
+    fn a_home_outside_the_allowed_folders_is_rejected() {
         for wrong in ["/etc", "/home", "/homestead/foo", "/", "/root/.ssh"] {
             assert_eq!(why(&[("homeDirectory", wrong)]), format!("home {wrong} is not beneath /data/project or /home"));
         }
@@ -427,7 +426,7 @@ mod tests {
         assert_eq!(name(&[("cn", "tools.other"), ("CN", "tools.foo")]), Ok("foo".to_owned()));
         assert!(why(&[("cn", "tools.a"), ("CN", "tools.b")]).contains("several values"));
         assert_eq!(why(&[("cn", "foo")]), "name \"foo\" does not begin with \"tools.\"");
-        assert_eq!(why(&[("cn", "")]), "cn is missing, or hidden from us");
+        assert_eq!(why(&[("cn", "")]), "cn is missing, or hidden from Bursar");
         assert!(why(&[("cn", "tools.")]).contains("is empty"));
         for wrong in ["tools.../x", "tools.a\nb", "tools...", "tools. a"] {
             assert!(why(&[("cn", wrong)]).contains("is not a valid name"), "{wrong}");
@@ -436,7 +435,7 @@ mod tests {
 
     #[test]
     fn an_entry_without_an_id_is_rejected() {
-        assert_eq!(why(&[("entryUUID", "")]), "entryUUID is missing, or hidden from us");
+        assert_eq!(why(&[("entryUUID", "")]), "entryUUID is missing, or hidden from Bursar");
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Determines the uids and gids of a source: from attributes, or from SIDs. PURE: no runtime, no client, no file
-//! system, no clock.
+//! Determines the uids and gids of a source: from attributes, or from SIDs. PURE.
 //!
 //! Attributes and SIDs are mixed only if the configuration says so. Otherwise a person whose `uidNumber` is removed
 //! would get another uid, and a number that was assigned by hand could equal one that comes from a SID.
@@ -67,7 +66,7 @@ enum By {
 /// Finds the numbers of one read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Numbers {
-    /// The configured source; `None` outside of Active Directory, where there are only attributes.
+    /// The configured source; `None` outside Active Directory, where there are only attributes.
     told: Option<Ids>,
     by: By,
     map: IdMap,
@@ -183,11 +182,11 @@ impl Numbers {
         let missing = |attribute: &str| match self.told {
             // Only `auto` gets the hint: administrators who chose another value know where the numbers come from.
             Some(Ids::Auto) => format!(
-                "{attribute} is missing, or hidden from us, and {} accounts have {}: ids = \"mixed\" would take the \
+                "{attribute} is missing, or hidden from Bursar, and {} accounts have {}: ids = \"mixed\" would take the \
                  numbers of this account from its SID, ids = \"sid\" those of all accounts",
                 self.numbered, names.uid
             ),
-            _ => format!("{attribute} is missing, or hidden from us"),
+            _ => format!("{attribute} is missing, or hidden from Bursar"),
         };
         let uid = number(raw, &names.uid)?.ok_or_else(|| missing(&names.uid))?;
         let gid = number(raw, &names.gid)?.ok_or_else(|| missing(&names.gid))?;
@@ -196,7 +195,7 @@ impl Numbers {
 
     fn mapped(&self, raw: &RawEntry) -> Result<(Uid, Gid), String> {
         let own = sid(raw)?;
-        let group = primary_group(raw)?.ok_or_else(|| format!("{PRIMARY_GROUP} is missing, or hidden from us"))?;
+        let group = primary_group(raw)?.ok_or_else(|| format!("{PRIMARY_GROUP} is missing, or hidden from Bursar"))?;
         let uid = Uid::try_from(i64::from(self.map.id(&own)?)).map_err(|error| error.to_string())?;
         let gid = Gid::try_from(i64::from(self.map.id(&group)?)).map_err(|error| error.to_string())?;
         Ok((uid, gid))
@@ -222,7 +221,8 @@ fn is_for_mail_only(raw: &RawEntry) -> Result<bool, String> {
 
 /// Returns the SID of an entry.
 pub(crate) fn sid(raw: &RawEntry) -> Result<Sid, String> {
-    let value = raw.values(OBJECT_SID).next().ok_or_else(|| format!("{OBJECT_SID} is missing, or hidden from us"))?;
+    let value =
+        raw.values(OBJECT_SID).next().ok_or_else(|| format!("{OBJECT_SID} is missing, or hidden from Bursar"))?;
     Sid::of_value(value).ok_or_else(|| format!("{OBJECT_SID} {} is not a SID", hex::encode(value)))
 }
 
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(found[1], Ok((10_001, 20_001)));
         assert_eq!(read(Ids::Sid, &mixed), [mapped(1103), mapped(1104)]);
         assert_eq!(read(Ids::Mixed, &mixed), [mapped(1103), Ok((10_001, 20_001))]);
-        let why = Err("uidNumber is missing, or hidden from us".to_owned());
+        let why = Err("uidNumber is missing, or hidden from Bursar".to_owned());
         assert_eq!(read(Ids::Attributes, &mixed), [why, Ok((10_001, 20_001))]);
     }
 
@@ -346,9 +346,9 @@ mod tests {
     fn a_missing_or_invalid_sid_is_rejected_with_the_reason() {
         let why = |pairs: &[(&str, &str)]| read(Ids::Sid, &[RawEntry::from_texts("cn=a", pairs)]).pop();
         let is = |why: &str| Some(Err(why.to_owned()));
-        assert_eq!(why(&[]), is("objectSid is missing, or hidden from us"));
+        assert_eq!(why(&[]), is("objectSid is missing, or hidden from Bursar"));
         assert_eq!(why(&[("objectSid", "x")]), is("objectSid 78 is not a SID"));
-        assert_eq!(why(&[("objectSid", "S-1-5-21-1-2-3-4")]), is("primaryGroupID is missing, or hidden from us"));
+        assert_eq!(why(&[("objectSid", "S-1-5-21-1-2-3-4")]), is("primaryGroupID is missing, or hidden from Bursar"));
         let group = ("primaryGroupID", "x");
         assert_eq!(why(&[("objectSid", "S-1-5-21-1-2-3-4"), group]), is("primaryGroupID \"x\" is not a number"));
         let (system, group) = (("objectSid", "S-1-5-18"), ("primaryGroupID", "513"));

@@ -1,5 +1,4 @@
-//! The presets: the attribute names and filters of known kinds of directory. PURE: no runtime, no client, no file
-//! system, no clock.
+//! The presets: the attribute names and filters of known kinds of directory. PURE.
 
 use std::str::FromStr;
 

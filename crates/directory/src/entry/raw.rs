@@ -1,4 +1,4 @@
-//! An entry as a source returned it, not interpreted yet. PURE: no runtime, no client, no file system, no clock.
+//! An entry as a source returned it, not interpreted yet. PURE.
 
 use bursar_core::snapshot::freshness::Stamp;
 
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn only_refuses_several_values() {
+    fn several_values_and_binary_values_are_refused() {
         let mut entry = RawEntry::from_texts("cn=a", &[("cn", "a"), ("cn", "b"), ("sn", "c")]);
         entry.add(b"photo", &[0xff]);
         assert_eq!(entry.only("sn"), Ok(Some("c")));

@@ -1,4 +1,4 @@
-//! Converts values of Active Directory to readable text. PURE: no runtime, no client, no file system, no clock.
+//! Converts values of Active Directory to readable text. PURE.
 
 use jiff::{SignedDuration, Timestamp};
 

@@ -1,5 +1,4 @@
-//! The answers of Keycloak's administration API, and the entries that are made from them. PURE: no runtime, no client,
-//! no file system, no clock.
+//! The answers of Keycloak's administration API, and the entries that are made from them. PURE.
 //!
 //! A realm has no DNs, so its entries get generated ones. Settings that contain DNs (sentinels, a class's `base`)
 //! therefore work for realms too. User `alice` gets `uid=alice,ou=users,o=REALM`, and group `/staff/lab` gets
@@ -44,14 +43,14 @@ impl Token {
 
 /// An error answer. The parts of Keycloak use different fields for the reason.
 #[derive(Deserialize)]
-pub(super) struct Refusal {
+pub(super) struct ErrorBody {
     error_description: Option<String>,
     #[serde(rename = "errorMessage")]
     message: Option<String>,
     error: Option<String>,
 }
 
-impl Refusal {
+impl ErrorBody {
     /// Returns the reason in `body`.
     pub(super) fn of(body: &[u8]) -> String {
         let refusal = serde_json::from_slice::<Self>(body).ok();
@@ -288,8 +287,8 @@ impl<'a> Scribe<'a> {
         raw
     }
 
-    /// Adds a person to a group. A member who is not among the listed users is hidden from us, or was created after the
-    /// users were listed, and gets a DN that no listed user has.
+    /// Adds a person to a group. A member who is not among the listed users is hidden from Bursar, or was created after
+    /// the users were listed, and gets a DN that no listed user has.
     pub(super) fn member(&self, group: &mut RawEntry, member: &Member) {
         let unlisted = || {
             let dn = self.person(&member.username);
@@ -448,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_refusal_shows_the_servers_reason() {
-        let words = |text: &str| Refusal::of(text.as_bytes());
+        let words = |text: &str| ErrorBody::of(text.as_bytes());
         assert_eq!(words(r#"{"error": "a", "error_description": "b"}"#), "b");
         assert_eq!(words(r#"{"error": "Realm does not exist"}"#), "Realm does not exist");
         assert_eq!(words("<html>"), "no reason given");

@@ -1,9 +1,9 @@
 //! Reads the users and groups of a Keycloak realm with its administration API, in full and page by page, because
 //! Keycloak reports no changes.
 //!
-//! Each failure becomes a reason in [`RawRead::problems`], and so does a list from which something was removed during
-//! the read: neither the number of listed entries nor the count after the read may be less than the count before.
-//! Additions are harmless. [`Administration`] makes all changes in a realm.
+//! Each failure becomes a reason in [`RawRead::problems`]. So does a list from which something was removed during the
+//! read: the number of listed entries, or the count after the read, is less than the count before. Additions are
+//! harmless. [`Administration`] makes all changes in a realm.
 
 mod administration;
 mod answer;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use bursar_core::errors::chain;
 use bursar_core::identity::{AccountKind, DirectoryId};
-use bursar_core::snapshot::proof::{Due, Place, Proof};
+use bursar_core::snapshot::proof::{Due, EntryPlace, Proof};
 
 pub use self::administration::Administration;
 use self::answer::{Group, GroupCount, Listed as _, Member, Profile, Scribe, User};
@@ -51,8 +51,8 @@ pub async fn look_up(config: &KeycloakConfig, source: &SourceConfig, due: &[Due]
     for Due { id, kind, .. } in due {
         let list = if *kind == AccountKind::Group { "groups" } else { "users" };
         let place = match session.get::<serde_json::Value>(&[list, &id.0], &[]).await {
-            Ok(_) => Place::Inside { dn: format!("{list}/{id}") },
-            Err(RealmError::Answer { status, .. }) if status == reqwest::StatusCode::NOT_FOUND => Place::Nowhere,
+            Ok(_) => EntryPlace::Inside { dn: format!("{list}/{id}") },
+            Err(RealmError::Answer { status, .. }) if status == reqwest::StatusCode::NOT_FOUND => EntryPlace::Nowhere,
             Err(error) => {
                 tracing::warn!(source = source.name, error = %chain(&error), "absent accounts could not be looked up");
                 return proofs;

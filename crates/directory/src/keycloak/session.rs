@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::answer::{Listed, Refusal, Token};
+use super::answer::{ErrorBody, Listed, Token};
 use super::config::KeycloakConfig;
 use crate::source::Secret;
 use crate::tls::{TlsError, client_config};
@@ -120,7 +120,7 @@ pub(super) struct Session {
 }
 
 /// A response of the server.
-struct Answer {
+struct RawResponse {
     status: StatusCode,
     /// The header `Location`: the URL of a new object.
     location: Option<String>,
@@ -163,8 +163,8 @@ impl Session {
             .header("content-type", "application/x-www-form-urlencoded")
             .body("grant_type=client_credentials");
         let asked = now();
-        let Answer { status, body, .. } = self.send(request).await?;
-        let why = || Refusal::of(&body);
+        let RawResponse { status, body, .. } = self.send(request).await?;
+        let why = || ErrorBody::of(&body);
         match status {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND => {
@@ -208,7 +208,7 @@ impl Session {
         path: &[&str],
         query: &[(&str, &str)],
         body: Option<&Value>,
-    ) -> Result<Answer, RealmError> {
+    ) -> Result<RawResponse, RealmError> {
         let what = path.join("/");
         let url = self.at(&[&["admin", "realms", self.config.realm.as_str()], path].concat());
         let fresh = self.token.as_ref().is_some_and(|(_, until)| *until > now());
@@ -225,9 +225,9 @@ impl Session {
             status if status.is_success() => Ok(answer),
             status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
                 let client = self.config.client_id.clone();
-                Err(RealmError::Forbidden { what, client, status, why: Refusal::of(&answer.body) })
+                Err(RealmError::Forbidden { what, client, status, why: ErrorBody::of(&answer.body) })
             }
-            status => Err(RealmError::Answer { what, status, why: Refusal::of(&answer.body) }),
+            status => Err(RealmError::Answer { what, status, why: ErrorBody::of(&answer.body) }),
         }
     }
 
@@ -237,7 +237,7 @@ impl Session {
         url: &Url,
         query: &[(&str, &str)],
         body: Option<&Value>,
-    ) -> Result<Answer, RealmError> {
+    ) -> Result<RawResponse, RealmError> {
         *self.asked.entry(verb(method)).or_default() += 1;
         let token = self.token.as_ref().map_or("", |(token, _)| token.reveal());
         let request = self.http.request(method.clone(), url.clone()).query(query).bearer_auth(token);
@@ -319,7 +319,7 @@ impl Session {
         url
     }
 
-    async fn send(&self, request: RequestBuilder) -> Result<Answer, RealmError> {
+    async fn send(&self, request: RequestBuilder) -> Result<RawResponse, RealmError> {
         let failed = |error: reqwest::Error| match error.without_url() {
             error if error.is_connect() => RealmError::Connect(error),
             error if error.is_timeout() => RealmError::Timeout(self.config.timeout),
@@ -328,7 +328,7 @@ impl Session {
         let response = request.send().await.map_err(failed)?;
         let status = response.status();
         let location = response.headers().get("location").and_then(|at| at.to_str().ok()).map(str::to_owned);
-        Ok(Answer { status, location, body: response.bytes().await.map_err(failed)?.to_vec() })
+        Ok(RawResponse { status, location, body: response.bytes().await.map_err(failed)?.to_vec() })
     }
 }
 

@@ -18,11 +18,11 @@ use ldap3::controls::{PagedResults, RawControl};
 use ldap3::{Ldap, Scope, SearchResult};
 use tokio::time::timeout;
 
-use super::connection::{Connection, ReadError, meaning};
+use super::connection::{Connection, ReadError, search};
 use super::dirsync::{self, Changed};
 use super::moved;
+use super::read_all;
 use super::search::Search;
-use super::{raw, read_all};
 use crate::entry::assemble::{KINDS, RawRead};
 use crate::entry::raw::RawEntry;
 use crate::source::{LdapConfig, SourceConfig};
@@ -117,7 +117,7 @@ async fn mark(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> Re
     let asked: BTreeSet<String> = asked(source);
     let filtered: BTreeSet<String> = trees.iter().flat_map(|tree| named(&tree.filter)).collect();
     let told = told(ldap, &controller.schema, asked.union(&filtered), config.timeout).await?;
-    // If objectClass is missing, the schema is hidden from us.
+    // If objectClass is missing, the schema is hidden from Bursar.
     let hidden = !told.contains_key("objectclass") || asked.iter().any(|name| told.get(name) == Some(&false));
     if !ours || hidden {
         tracing::info!(
@@ -265,25 +265,6 @@ async fn sees_deletions(ldap: &mut Ldap, root: &str, limit: Duration) -> Result<
         .map_err(|_| ReadError::Timeout(limit))?
         .map_err(ReadError::Lost)?;
     Ok(found.iter().any(|item| !item.is_ref() && !item.is_intermediate()))
-}
-
-/// Searches without pages.
-async fn search(
-    ldap: &mut Ldap,
-    base: &str,
-    scope: Scope,
-    filter: &str,
-    attributes: &[&str],
-    limit: Duration,
-) -> Result<Vec<RawEntry>, ReadError> {
-    let search = ldap.search(base, scope, filter, attributes.to_vec());
-    let SearchResult(found, answer) =
-        timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
-    if answer.rc != 0 {
-        return Err(ReadError::Answer(meaning(&answer)));
-    }
-    let entries = found.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate());
-    entries.map(|item| raw(item.0, |_| ()).ok_or(ReadError::Unparsable)).collect()
 }
 
 #[cfg(test)]

@@ -6,13 +6,15 @@ use std::time::Duration;
 use bursar_core::errors::chain;
 use bursar_core::snapshot::freshness::Marks;
 use futures::FutureExt as _;
-use ldap3::{Ldap, LdapConnAsync, LdapConnSettings, LdapError, LdapResult, StdStream};
+use ldap3::{Ldap, LdapConnAsync, LdapConnSettings, LdapError, LdapResult, Scope, SearchResult, StdStream};
 use rustix::net::sockopt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use super::raw;
 use super::refusals::Refusals;
+use crate::entry::raw::RawEntry;
 use crate::entry::windows::bind_refusal;
 use crate::source::{LdapConfig, Secret, ServerUrl};
 use crate::tls::{TlsError, client_config};
@@ -145,7 +147,7 @@ pub(super) async fn connect_next(
     None
 }
 
-#[expect(clippy::disallowed_methods, reason = "when to bind again is no decision about the directory")]
+#[expect(clippy::disallowed_methods, reason = "when to bind again is not a decision about the directory")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -260,4 +262,23 @@ pub(super) fn meaning(result: &LdapResult) -> String {
     let text = result.text.trim_end_matches('\0').trim();
     let text = if text.is_empty() { String::new() } else { format!(": {text}") };
     format!("{words}{referral} ({}){text}", result.rc)
+}
+
+/// Searches without pages.
+pub(super) async fn search(
+    ldap: &mut Ldap,
+    base: &str,
+    scope: Scope,
+    filter: &str,
+    attributes: &[&str],
+    limit: Duration,
+) -> Result<Vec<RawEntry>, ReadError> {
+    let search = ldap.search(base, scope, filter, attributes.to_vec());
+    let SearchResult(found, answer) =
+        timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
+    if answer.rc != 0 {
+        return Err(ReadError::Answer(meaning(&answer)));
+    }
+    let entries = found.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate());
+    entries.map(|item| raw(item.0, |_| ()).ok_or(ReadError::Unparsable)).collect()
 }

@@ -258,7 +258,7 @@ async fn at(due: Option<Instant>) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "when to look again is no decision about the directory")]
+#[expect(clippy::disallowed_methods, reason = "when to look again is not a decision about the directory")]
 fn now() -> Instant {
     Instant::now()
 }

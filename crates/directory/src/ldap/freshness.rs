@@ -13,8 +13,7 @@ use ldap3::{Ldap, Scope, SearchOptions, SearchResult};
 use tokio::time::timeout;
 
 use super::active_directory::Controller;
-use super::connection::{ReadError, meaning};
-use super::raw;
+use super::connection::{ReadError, search};
 use crate::entry::assemble::KINDS;
 use crate::entry::raw::RawEntry;
 use crate::source::{LdapConfig, SourceConfig};
@@ -29,7 +28,7 @@ pub(super) fn stamps(source: &SourceConfig) -> impl Iterator<Item = String> {
 
 /// The newest changes of a database of OpenLDAP (RFC 4533 leaves the name to the server).
 const CONTEXT_CSN: &str = "contextCSN";
-/// The most entries that are searched for an entry that a server must have.
+/// The most entries of a search for an entry that a server must have.
 const SOME: i32 = 50;
 
 /// Reads the state of the server before the entries, so that the entries are at least as new. Malformed messages make
@@ -108,7 +107,7 @@ pub(super) async fn has_newer_entries(
     Ok(true)
 }
 
-/// Returns the whole `entryCSN` of an entry, because [`raw`] keeps only its time; `None` if the entry shows none.
+/// Returns the whole `entryCSN` of an entry, because [`super::raw`] keeps only its time; `None` if the entry shows none.
 fn raw_csn(entry: ldap3::asn1::StructureTag) -> Option<String> {
     let mut fields = entry.expect_constructed()?.into_iter().skip(1);
     let attribute = fields.next()?.expect_constructed()?.into_iter().next()?;
@@ -172,15 +171,13 @@ async fn found(
     attributes: &[&str],
     limit: Duration,
 ) -> Result<Vec<RawEntry>, ReadError> {
-    let search = ldap.search(base, Scope::Base, filter, attributes.to_vec());
-    let SearchResult(items, answer) =
-        timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
-    if answer.rc != 0 {
-        tracing::debug!(base, why = meaning(&answer), "the server does not say how far it is");
-        return Ok(Vec::new());
+    match search(ldap, base, Scope::Base, filter, attributes, limit).await {
+        Err(ReadError::Answer(why)) => {
+            tracing::debug!(base, why, "the server does not show its replication state");
+            Ok(Vec::new())
+        }
+        found => found,
     }
-    let entries = items.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate());
-    entries.map(|item| raw(item.0, |_| ()).ok_or(ReadError::Unparsable)).collect()
 }
 
 #[cfg(test)]

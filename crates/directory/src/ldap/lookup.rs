@@ -8,7 +8,7 @@ use std::time::Duration;
 use bursar_core::errors::chain;
 use bursar_core::identity::{AccountKind, DirectoryId};
 use bursar_core::snapshot::freshness::Stamp;
-use bursar_core::snapshot::proof::{Due, Place, Proof};
+use bursar_core::snapshot::proof::{Due, EntryPlace, Proof};
 use ldap3::{Ldap, Scope, SearchResult, ldap_escape};
 use tokio::time::timeout;
 
@@ -26,12 +26,12 @@ use crate::sync::kept::ServerHistory;
 const AT_ONCE: usize = 100;
 
 /// The answer of one server.
-struct Answer {
+struct ServerAnswer {
     /// The time of the newest change that the server has.
     newest: Option<Stamp>,
     answered: bool,
     server: String,
-    places: BTreeMap<DirectoryId, Place>,
+    places: BTreeMap<DirectoryId, EntryPlace>,
 }
 
 /// Returns each server's answer about the accounts that are `due`. The server with the newest changes comes first; if
@@ -43,7 +43,7 @@ pub(crate) async fn look_up(
     due: &[Due],
     answered: &str,
 ) -> BTreeMap<DirectoryId, Proof> {
-    let mut servers: Vec<Answer> = Vec::new();
+    let mut servers: Vec<ServerAnswer> = Vec::new();
     let mut search = Search::new(history);
     while let Ok(mut connection) = search.open(config, source).await {
         let server = connection.server.clone();
@@ -53,7 +53,7 @@ pub(crate) async fn look_up(
         match places(&mut connection, config, source, due).await {
             Ok(places) => {
                 let newest = connection.marks.changes.values().max().copied();
-                servers.push(Answer { newest, answered: server == answered, server, places });
+                servers.push(ServerAnswer { newest, answered: server == answered, server, places });
             }
             Err(error) => {
                 let why = chain(&connection.diagnose(error).await);
@@ -63,9 +63,9 @@ pub(crate) async fn look_up(
     }
     servers.sort_by_key(|one| Reverse((one.newest, one.answered)));
     let mut proofs: BTreeMap<DirectoryId, Proof> = BTreeMap::new();
-    for Answer { server, places, .. } in servers {
+    for ServerAnswer { server, places, .. } in servers {
         for Due { id, .. } in due {
-            let place = places.get(id).cloned().unwrap_or(Place::Nowhere);
+            let place = places.get(id).cloned().unwrap_or(EntryPlace::Nowhere);
             proofs.entry(id.clone()).or_default().servers.push((server.clone(), place));
         }
     }
@@ -78,7 +78,7 @@ async fn places(
     config: &LdapConfig,
     source: &SourceConfig,
     due: &[Due],
-) -> Result<BTreeMap<DirectoryId, Place>, ReadError> {
+) -> Result<BTreeMap<DirectoryId, EntryPlace>, ReadError> {
     let limit = config.timeout;
     let mut places = BTreeMap::new();
     let suffixes: Vec<String> =
@@ -100,7 +100,7 @@ async fn places(
             };
             for entry in found {
                 if let Some(id) = id_of(source, &entry) {
-                    places.insert(id, Place::Outside { dn: entry.dn });
+                    places.insert(id, EntryPlace::Outside { dn: entry.dn });
                 }
             }
         }
@@ -109,7 +109,7 @@ async fn places(
             let filter = format!("(&{}{ids})", parenthesized(&tree.filter));
             for entry in search(&mut connection.ldap, source, &tree.base, &filter, limit).await? {
                 if let Some(id) = id_of(source, &entry) {
-                    places.insert(id, Place::Inside { dn: entry.dn });
+                    places.insert(id, EntryPlace::Inside { dn: entry.dn });
                 }
             }
         }

@@ -35,7 +35,7 @@ pub(super) async fn servers(config: &LdapConfig, failures: &mut Vec<String>) -> 
                         .partition(|found| config.ca_pem.is_some() || is_of_zone(&url.host, &found.host));
                     failures.extend(others.iter().map(|other| {
                         format!(
-                            "{}: {other} is not used: it is outside of the zone, and without `ca` a public certificate \
+                            "{}: {other} is not used: it is outside the zone, and without `ca` a public certificate \
                              of its name would be trusted; set `ca`, or name the server in `urls`",
                             url.host
                         )
@@ -154,7 +154,7 @@ async fn ask(server: SocketAddr, name: &str) -> Result<Vec<Record>, String> {
 
 /// Returns a number that a stranger cannot easily guess. Apart from that, the network between us and our nameserver is
 /// trusted.
-#[expect(clippy::disallowed_methods, reason = "a number, and no time")]
+#[expect(clippy::disallowed_methods, reason = "needs a number that changes, not the time")]
 fn id() -> u16 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let [.., a, b] = (now.subsec_nanos() ^ std::process::id()).to_be_bytes();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_outside_of_the_zone_is_told_apart() {
+    fn a_target_outside_the_zone_is_recognised() {
         let services =
             ["_ldap._tcp.example.org", "_ldap._tcp.dc._msdcs.example.org", "_ldap._tcp.Site._sites.Example.org."];
         for (host, inside) in [

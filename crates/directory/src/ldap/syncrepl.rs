@@ -23,7 +23,7 @@ use ldap3::controls::{
 use ldap3::{Ldap, ResultEntry, Scope, SearchStream, parse_refs};
 use tokio::time::timeout;
 
-use super::connection::{Connection, ReadError, meaning};
+use super::connection::{Connection, ReadError, meaning, search};
 use super::freshness::{witness, witnesses_after};
 use crate::entry::assemble::{KINDS, RawRead};
 use crate::entry::raw::RawEntry;
@@ -204,17 +204,9 @@ pub(super) fn taken(
 
 /// Fails if the server does not offer syncrepl.
 async fn offered(ldap: &mut Ldap, limit: Duration) -> Result<(), ReadError> {
-    let search = ldap.search("", Scope::Base, "(objectClass=*)", vec!["supportedControl"]);
-    let ldap3::SearchResult(found, answer) =
-        timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
-    if answer.rc != 0 {
-        return Err(ReadError::Answer(meaning(&answer)));
-    }
-    for item in found.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate()) {
-        let root = super::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
-        if root.texts("supportedControl").any(|control| control == SYNC_REQUEST) {
-            return Ok(());
-        }
+    let found = search(ldap, "", Scope::Base, "(objectClass=*)", &["supportedControl"], limit).await?;
+    if found.iter().any(|root| root.texts("supportedControl").any(|control| control == SYNC_REQUEST)) {
+        return Ok(());
     }
     Err(ReadError::Answer("the server does not offer syncrepl".to_owned()))
 }

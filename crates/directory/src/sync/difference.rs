@@ -1,5 +1,4 @@
-//! Compares a full read with the entries that result from incremental reads. PURE: no runtime, no client, no file
-//! system, no clock.
+//! Compares a full read with the entries that result from incremental reads. PURE.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +18,7 @@ pub(crate) fn compare(before: &SourceRead, full: &SourceRead, after: &SourceRead
     let different: Vec<_> = keys.iter().filter(differs).collect();
     let tell = |key: &Key<'_>| match (full.get(key), after.get(key)) {
         (Some(row), None) => format!("{} was missing", row.name()),
-        (None, Some(row)) => format!("{} was gone", row.name()),
+        (None, Some(row)) => format!("{} was no longer in the directory", row.name()),
         (Some(row), Some(_)) => format!("{} was out of date", row.name()),
         (None, None) => String::new(),
     };
@@ -73,7 +72,7 @@ mod tests {
         assert_eq!(found.differences, 3);
         assert_eq!(
             found.examples,
-            ["group new was missing", "group other name was out of date", "group dead was gone"]
+            ["group new was missing", "group other name was out of date", "group dead was no longer in the directory"]
         );
         assert_eq!(compare(&after, &after, &after), Comparison::default());
     }

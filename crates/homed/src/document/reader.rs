@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, Span, StrInput, StructureStyle, Tag};
 
-use super::{DocumentError, MAX_DEPTH, MAX_NODES, Node, Place, Style, Value, next_token};
+use super::{DocumentError, MAX_DEPTH, MAX_NODES, Node, NodePosition, Style, Value, next_token};
 
 pub(super) struct Reader<'input> {
     parser: Parser<'input, StrInput<'input>>,
@@ -130,7 +130,7 @@ impl<'input> Reader<'input> {
         if let Some(anchor) = anchor {
             self.anchors.insert(anchor, self.read - before);
         }
-        Ok(Node { tag, value, place: Place { start, end, flow, anchored: anchor.is_some() } })
+        Ok(Node { tag, value, place: NodePosition { start, end, flow, anchored: anchor.is_some() } })
     }
 
     /// Reads the entries of a list. Returns them with the offset of the list's end.
@@ -192,7 +192,7 @@ impl<'input> Reader<'input> {
     }
 
     /// Refuses a tab in the indentation of the node that begins at `to`, and of the lines between it and the last token
-    /// (`from`). Outside of flow collections, go-yaml reports "character that cannot start any token" for such a tab.
+    /// (`from`). Outside flow collections, go-yaml reports "character that cannot start any token" for such a tab.
     fn indented(&self, from: usize, to: usize) -> Result<(), DocumentError> {
         let start = self.text[..from].rfind(['\n', '\r']).map_or(0, |at| at + 1);
         let between = self.text.get(from..to).unwrap_or_default();
@@ -220,9 +220,9 @@ impl<'input> Reader<'input> {
 }
 
 /// Whether kubectl refuses a text for the same reason. This list was tested with `kubectl config view` on kubeconfigs
-/// with one or two faults. It leaves out what go-yaml accepts (a comment right after a quote, a quoted scalar that
-/// continues in column 0, a directive that ends a document), every kind that was not tested, and every kind that is
-/// also reported after the end of `{}` or `[]`.
+/// with one or two faults. It leaves out kinds that go-yaml accepts: a comment right after a quote, a quoted scalar
+/// that continues in column 0, a directive that ends a document. It also leaves out kinds that were not tested, and
+/// kinds that are reported even after the end of `{}` or `[]`.
 fn kubectl_refuses(kind: &ErrorKind) -> bool {
     matches!(
         kind,
@@ -234,7 +234,6 @@ fn kubectl_refuses(kind: &ErrorKind) -> bool {
             | ErrorKind::ExpectedFlowSequenceSeparator
             | ErrorKind::InvalidBlockScalarHeader
             | ErrorKind::InvalidColonPlacement
-            | ErrorKind::InvalidTagTerminator
             | ErrorKind::MappingKeyNotAllowed
             | ErrorKind::MappingValueNotAllowed
             | ErrorKind::MismatchedFlowCollectionEnd { .. }

@@ -141,20 +141,18 @@ impl<'d> Config<'d> {
         if !text.contains('#') && self.pairs.iter().all(is_usual) {
             return Ok(None);
         }
-        let (edits, _) = self.removal(&Gone::all(&ours))?;
+        let (edits, ..) = self.removal(&Gone::all(&ours))?;
         Ok(Some(if edits.is_empty() { Zeroizing::new(text.to_owned()) } else { edits.apply()? }))
     }
 
     /// Returns the text without the entries in `gone`; `None` if it has none of them.
     pub(super) fn without(&self, gone: &Gone<'_>) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
-        let (edits, left) = self.removal(gone)?;
-        let goes = |current: &&str| gone.names[List::Contexts as usize].contains(*current);
-        let current = self.current().map(|current| if goes(&current) { "" } else { current });
+        let (edits, left, current) = self.removal(gone)?;
         self.applied(edits, &left, current)
     }
 
-    /// Returns the edits that remove the entries in `gone`, and what remains of the lists.
-    fn removal(&self, gone: &Gone<'_>) -> Result<(Edits<'d>, Left<'d>), KubeconfigError> {
+    /// Returns the edits that remove the entries in `gone`, and what remains of the lists and of `current-context`.
+    fn removal(&self, gone: &Gone<'_>) -> Result<(Edits<'d>, Left<'d>, Option<&'d str>), KubeconfigError> {
         let mut edits = Edits::new(self.document);
         let mut left = Vec::new();
         for list in List::ALL {
@@ -174,12 +172,17 @@ impl<'d> Config<'d> {
                 left.push((list, all.iter().zip(goes).filter(|(_, goes)| !goes).map(|(entry, _)| entry).collect()));
             }
         }
+        let mut current = self.current();
         if let Some((key, value)) = self.pair("current-context")
             && value.text().is_some_and(|current| gone.names[List::Contexts as usize].contains(current))
         {
-            edits.set(key, value, &Node::untagged(Value::Scalar(String::new(), Style::Quoted)))?;
+            let none = Node::untagged(Value::Scalar(String::new(), Style::Quoted));
+            // A text that cannot be edited, such as a block scalar, stays: it must not keep our key in the file.
+            if edits.set(key, value, &none).is_ok() {
+                current = Some("");
+            }
         }
-        Ok((edits, left))
+        Ok((edits, left, current))
     }
 
     /// Returns the text with the entries in `wanted`; `None` if it has exactly these entries already.

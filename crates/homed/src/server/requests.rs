@@ -21,7 +21,7 @@ use super::HomedSettings;
 use crate::breaker::Breaker;
 use crate::mounts;
 use crate::spawner::{Spawner, Worker};
-use crate::worker::{Order, place};
+use crate::worker::{WorkerHeader, place};
 
 /// The part of the deadline for which a worker waits for other programs. It is less than 1, so that the worker can
 /// report the timeout itself, and the export does not count as late.
@@ -271,7 +271,7 @@ impl Server {
     /// Sends order and request to the worker, and returns the line that it answers, also parsed.
     async fn converse(&self, worker: &mut Worker, line: &[u8]) -> Result<(Vec<u8>, Response), NoAnswer> {
         let failed = |error: std::io::Error| NoAnswer::Died(error.to_string());
-        let order = Order {
+        let order = WorkerHeader {
             bounds: self.settings.bounds.clone(),
             date: basic_format((self.settings.clock)()),
             patience: self.settings.deadline.mul_f64(PATIENCE),

@@ -2,7 +2,8 @@
 //! [`bursar_core::admission::approver`] permits. It denies requests that can never become valid. All other requests
 //! stay pending: they are logged once, counted, and judged again until they are decided or deleted.
 //!
-//! Two approvers may run at the same time. If both approve a request, the second approval conflicts, which is no error.
+//! Two approvers may run at the same time. If both approve a request, the second approval conflicts, which is not an
+//! error.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -26,7 +27,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::files::ApproverFiles;
-use super::handler::{Answer, health};
+use super::handler::{HttpResponse, health};
 use super::metrics::ApproverMetrics;
 use super::{ServerError, client, serve_health};
 use crate::index::{Index, Trust};
@@ -340,7 +341,7 @@ impl Approver {
         false
     }
 
-    fn health<B>(&self, request: &Request<B>) -> Answer {
+    fn health<B>(&self, request: &Request<B>) -> HttpResponse {
         health(request, || self.unready(), || self.exposition())
     }
 

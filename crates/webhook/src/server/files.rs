@@ -119,9 +119,9 @@ pub struct Files {
 /// The parts that changed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
-    /// The certificate, the key or the rules.
+    /// Whether the certificate, the key or the rules changed.
     pub answers: bool,
-    /// The address of the API server, the cluster or its seals: namespaces must be read again.
+    /// Whether the address of the API server, the cluster or its seals changed, so that namespaces must be read again.
     pub index: bool,
 }
 
@@ -136,7 +136,7 @@ impl Files {
             certificate: Slot::new("tls.crt, tls.key", read(&now, &[CERTIFICATE, KEY]), certificate)?,
             rules: Slot::new(RULES, read(&now, &[RULES]), rules)?,
             keys: Slot::new(SEAL, read(&now, &[SEAL]), keys)?,
-            kubeconfig: Slot::new(KUBECONFIG, read_optional(&now, KUBECONFIG), kubeconfig)?,
+            kubeconfig: Slot::new(KUBECONFIG, read_kubeconfig(&now), kubeconfig)?,
             dir: dir.to_owned(),
         })
     }
@@ -148,7 +148,7 @@ impl Files {
         let certificate = self.certificate.look(read(&now, &[CERTIFICATE, KEY]));
         let rules = self.rules.look(read(&now, &[RULES]));
         let keys = self.keys.look(read(&now, &[SEAL]));
-        let kubeconfig = self.kubeconfig.look(read_optional(&now, KUBECONFIG));
+        let kubeconfig = self.kubeconfig.look(read_kubeconfig(&now));
         Changed {
             answers: certificate || rules,
             index: keys || kubeconfig || cluster != self.rules.value.rules.cluster,
@@ -231,9 +231,9 @@ pub struct ApproverFiles {
 /// The approver's files that changed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ApproverChanged {
-    /// The rules, with the keys that verify seals.
+    /// Whether the rules or the keys that verify seals changed.
     pub rules: bool,
-    /// The kubeconfig.
+    /// Whether the kubeconfig changed.
     pub access: bool,
 }
 
@@ -246,7 +246,7 @@ impl ApproverFiles {
         let now = folder(dir);
         Ok(Self {
             rules: Slot::new(RULES, read(&now, &[RULES]), approver_rules)?,
-            kubeconfig: Slot::new(KUBECONFIG, read_optional(&now, KUBECONFIG), kubeconfig)?,
+            kubeconfig: Slot::new(KUBECONFIG, read_kubeconfig(&now), kubeconfig)?,
             dir: dir.to_owned(),
         })
     }
@@ -256,7 +256,7 @@ impl ApproverFiles {
         let now = folder(&self.dir);
         ApproverChanged {
             rules: self.rules.look(read(&now, &[RULES])),
-            access: self.kubeconfig.look(read_optional(&now, KUBECONFIG)),
+            access: self.kubeconfig.look(read_kubeconfig(&now)),
         }
     }
 
@@ -294,8 +294,9 @@ fn read(folder: &Path, names: &[&str]) -> io::Result<Vec<Vec<u8>>> {
         .collect()
 }
 
-fn read_optional(folder: &Path, name: &str) -> io::Result<Vec<Vec<u8>>> {
-    match read(folder, &[name]) {
+/// Returns nothing if there is no kubeconfig, because the program runs as a pod.
+fn read_kubeconfig(folder: &Path) -> io::Result<Vec<Vec<u8>>> {
+    match read(folder, &[KUBECONFIG]) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         read => read,
     }

@@ -96,7 +96,7 @@ pub struct ReviewHandler {
     told: Mutex<Option<Timestamp>>,
 }
 
-pub type Answer = Response<Full<Bytes>>;
+pub type HttpResponse = Response<Full<Bytes>>;
 
 impl ReviewHandler {
     /// Returns a handler that has answered nothing yet.
@@ -147,7 +147,7 @@ impl ReviewHandler {
     }
 
     /// Answers the API server. `begin` is called when the whole request has arrived.
-    pub(super) async fn review(&self, request: Request<Incoming>, peer: &Peer, begin: impl FnOnce()) -> Answer {
+    pub(super) async fn review(&self, request: Request<Incoming>, peer: &Peer, begin: impl FnOnce()) -> HttpResponse {
         let (parts, body) = request.into_parts();
         let version = parts.version;
         let phase = match (&parts.method, parts.uri.path()) {
@@ -274,21 +274,21 @@ impl ReviewHandler {
         settle(phase, review, decision)
     }
 
-    fn overloaded(&self, phase: Phase) -> Answer {
+    fn overloaded(&self, phase: Phase) -> HttpResponse {
         self.metrics.overloaded(phase.as_str());
         let mut answer = text(StatusCode::SERVICE_UNAVAILABLE, "too many reviews at a time");
         answer.headers_mut().insert(header::RETRY_AFTER, AGAIN);
         answer
     }
 
-    fn unreadable(&self, phase: Phase, status: StatusCode, why: &str) -> Answer {
+    fn unreadable(&self, phase: Phase, status: StatusCode, why: &str) -> HttpResponse {
         self.metrics.unreadable(phase.as_str());
         text(status, why)
     }
 
     /// Answers the kubelet and Prometheus.
     #[must_use]
-    pub fn health<B>(&self, request: &Request<B>) -> Answer {
+    pub fn health<B>(&self, request: &Request<B>) -> HttpResponse {
         health(request, || self.unready(), || self.exposition())
     }
 
@@ -311,7 +311,7 @@ impl ReviewHandler {
 
 /// The result of judging a body.
 enum Judged {
-    Answered(Answer),
+    Answered(HttpResponse),
     /// The tenant of this namespace must first be read from the API server.
     Unknown(String),
 }
@@ -321,7 +321,7 @@ pub(super) fn health<B>(
     request: &Request<B>,
     unready: impl FnOnce() -> Option<String>,
     exposition: impl FnOnce() -> String,
-) -> Answer {
+) -> HttpResponse {
     match request.uri().path() {
         "/healthz" => text(StatusCode::OK, "ok"),
         "/readyz" => match unready() {
@@ -389,11 +389,11 @@ fn log(review: &Review<'_>, decision: &Decision) {
     );
 }
 
-pub(super) fn text(status: StatusCode, text: &str) -> Answer {
+pub(super) fn text(status: StatusCode, text: &str) -> HttpResponse {
     respond(status, "text/plain; charset=utf-8", format!("{text}\n"))
 }
 
-pub(super) fn respond(status: StatusCode, kind: &'static str, body: String) -> Answer {
+pub(super) fn respond(status: StatusCode, kind: &'static str, body: String) -> HttpResponse {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));

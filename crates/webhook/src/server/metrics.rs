@@ -1,4 +1,4 @@
-//! The metrics of the webhook and the approver, as Prometheus text. PURE: no runtime, client, file system or clock.
+//! The metrics of the webhook and the approver, as Prometheus text. PURE.
 
 use std::time::Duration;
 

@@ -35,7 +35,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use self::files::{Changed, Files};
-use self::handler::{Answer, InForce, ReviewHandler};
+use self::handler::{HttpResponse, InForce, ReviewHandler};
 use self::seats::{Hall, Seat};
 use crate::index::{Index, Trust};
 
@@ -68,7 +68,7 @@ pub enum ServerError {
     ApproverFiles { dir: PathBuf, why: String },
     /// The program has no valid access to the API server.
     #[error(
-        "cannot set up access to the API server: {0}; outside of a cluster, --dir needs a kubeconfig, which `bursar webhook install` makes"
+        "cannot set up access to the API server: {0}; outside a cluster, --dir needs a kubeconfig, which `bursar webhook install` makes"
     )]
     ApiServer(String),
     /// The program cannot listen on an address.
@@ -252,7 +252,7 @@ fn builder() -> auto::Builder<TokioExecutor> {
 /// Answers probes and scrapes.
 async fn serve_health<F>(listener: TcpListener, answer: F)
 where
-    F: Fn(&Request<Incoming>) -> Answer + Send + Sync + 'static,
+    F: Fn(&Request<Incoming>) -> HttpResponse + Send + Sync + 'static,
 {
     let (hall, answer) = (Arc::new(Hall::default()), Arc::new(answer));
     loop {

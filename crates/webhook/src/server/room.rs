@@ -45,7 +45,7 @@ struct Waits {
 
 /// The reserved memory of one body, until this value is dropped.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct Reservation<'a> {
     room: &'a Room,
     number: u64,
     since: Instant,
@@ -77,7 +77,7 @@ impl Room {
 
     /// Reserves memory for `bytes` at once. If there is not enough, slow bodies lose theirs, the oldest first. Returns
     /// `None` if all memory is in use.
-    pub(super) async fn reserve(&self, bytes: usize) -> Option<Place<'_>> {
+    pub(super) async fn reserve(&self, bytes: usize) -> Option<Reservation<'_>> {
         let kibibytes = bytes.div_ceil(1024).max(1);
         let count = u32::try_from(kibibytes).ok()?;
         let permit = match self.free.try_acquire_many(count) {
@@ -90,7 +90,7 @@ impl Room {
         let mut waiting = self.waiting.lock();
         let number = waiting.next;
         waiting.next += 1;
-        Some(Place { room: self, number, since: now(), permit })
+        Some(Reservation { room: self, number, since: now(), permit })
     }
 
     /// Takes away as many places as needed, or none if all slow bodies together would not free enough memory.
@@ -116,7 +116,7 @@ impl Room {
     }
 }
 
-impl Place<'_> {
+impl Reservation<'_> {
     /// Waits for `future`. Returns `None` if another body took the place meanwhile.
     pub(super) async fn wait<F: Future>(&self, future: F) -> Option<F::Output> {
         self.wait_for(None, future).await
@@ -148,7 +148,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.room.waiting.lock().places.remove(&self.number);
     }

@@ -15,7 +15,8 @@ use crate::directory::{assert_why, names, read, why};
 
 /// The number of places in a conversation at which a fault occurs.
 const PLACES: usize = 18;
-/// More bytes than a TLS handshake and a bind take. A server that falls silent within them counts as unreachable.
+/// More bytes than a TLS handshake and a bind take. A server that falls silent before it has sent this many counts as
+/// unreachable.
 const HANDSHAKE: usize = 1_600;
 
 /// People and their group beneath a base, and a proxy to their server.
@@ -191,8 +192,8 @@ async fn a_cookie_that_the_server_does_not_know_leads_to_a_full_read() {
     polled.poll().await;
     site.change(0);
     site.proxy.begin();
-    // The bytes are the cookie's version and its number of controllers. The changed number is higher than the actual
-    // one.
+    // The bytes are the version of the cookie and the number of controllers in it. The change raises this number above
+    // the actual one.
     site.proxy.next(Fault::Question(&[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]));
     assert_same(&polled.poll().await, &site.truth().await, "a cookie of nobody");
     assert!(site.proxy.started_over());

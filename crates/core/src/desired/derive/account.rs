@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Claims, World};
 use crate::desired::life::{Evidence, Namespaces, Verdict, verdict};
 use crate::desired::subject::{Side, Subject};
-use crate::desired::{DesiredAccount, EndOfTenant, Notice, Transition, ssh, tenant};
+use crate::desired::{AccountIntent, DesiredAccount, EndOfTenant, Notice, Transition, ssh, tenant};
 use crate::identity::{AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName};
 use crate::ledger::exception::ExceptionKey;
 use crate::ledger::quota::day;
@@ -25,9 +25,11 @@ impl World<'_> {
         let Some(decided) = decided else {
             let mut derived = self.bystander(subject)?;
             // A hold does not delay the leaving of members; orders wait until the hold ends.
-            derived.otherwise = subject
-                .held
-                .map(|_| Box::new(DesiredAccount { held: None, orders: Vec::new(), ordered: None, ..derived.clone() }));
+            if subject.held.is_some() {
+                let mut passing = derived.clone();
+                (passing.held, passing.orders, passing.ordered) = (None, Vec::new(), None);
+                derived.otherwise = Some(Box::new(passing));
+            }
             return Some(derived);
         };
         let places = self.places(subject, &taken.now, &decided, claimed, notices);
@@ -123,14 +125,14 @@ impl World<'_> {
             derived.otherwise = self.without_removal(subject, false, claimed, last_generation);
         }
         let staying = Side { holders: &holders.staying, ..side };
-        let kept = people.map(|decided| self.derived(subject, staying, decided, &places, last_generation));
-        derived.keep_people(subject, kept.map(|kept| DesiredAccount { held: None, ..kept }));
+        let people = people.map(|decided| self.derived(subject, staying, decided, &places, last_generation));
+        derived.keep_people(subject, people);
         Some(Box::new(derived))
     }
 
     /// Returns the notice for the people of a suspended account; `None` if the end of the account has begun or no class
     /// takes it.
-    fn notice(&self, account: &Account, transition: Option<&Transition>) -> Option<bursar_protocol::Notice> {
+    fn notice(&self, account: &Account, transition: Option<&Transition>) -> Option<bursar_protocol::SuspensionNotice> {
         let (why, since) = match (transition, account.state) {
             (Some(Transition::Suspend(why)), Lifecycle::Suspended) => (why, account.since),
             (Some(Transition::Suspend(why)), _) => (why, self.now),
@@ -139,7 +141,7 @@ impl World<'_> {
         };
         let ends = why.term().and_then(|term| term.until).map(day);
         let contact = || format!("the administrators of {}", self.policy.site);
-        Some(bursar_protocol::Notice {
+        Some(bursar_protocol::SuspensionNotice {
             account: format!("{} {}", account.kind, account.name),
             since: format!("{since:.0}"),
             until: ends,
@@ -230,7 +232,7 @@ impl World<'_> {
             ((*cluster).clone(), Box::new(tenant))
         });
         let by_mark = matches!(decided.transition, Some(Transition::Suspend(Suspension::Disabled { .. })));
-        DesiredAccount {
+        let intent = AccountIntent {
             account: account.account_name(),
             posix: account.posix.clone(),
             class: class_for_limits(account, &subject.tenants, classes),
@@ -256,10 +258,9 @@ impl World<'_> {
             },
             keeps_people: false,
             returning: subject.holders.returning.clone(),
-            otherwise: None,
-            ssh: if decided.suspended { None } else { ssh::keys(account, classes) },
-            clusters: clusters.collect(),
-        }
+        };
+        let ssh = if decided.suspended { None } else { ssh::keys(account, classes) };
+        DesiredAccount { intent, otherwise: None, ssh, clusters: clusters.collect() }
     }
 
     fn leaving(&self, account: &Account) -> BTreeMap<DirectoryId, AccountName> {
@@ -278,10 +279,11 @@ impl DesiredAccount {
     /// Puts `kept` in front of `otherwise`. In `kept`, members leave, and all other people of the workspace keep their
     /// access for now.
     fn keep_people(&mut self, subject: &Subject<'_>, kept: Option<Self>) {
-        let Some(kept) = kept else { return };
-        let rests_on = kept.rests_on.difference(&subject.holders.rests_on).cloned().collect();
-        let otherwise = self.otherwise.take();
-        self.otherwise = Some(Box::new(Self { keeps_people: true, rests_on, otherwise, ..kept }));
+        let Some(mut kept) = kept else { return };
+        (kept.keeps_people, kept.held) = (true, None);
+        kept.rests_on.retain(|id| !subject.holders.rests_on.contains(id));
+        kept.otherwise = self.otherwise.take();
+        self.otherwise = Some(Box::new(kept));
     }
 }
 

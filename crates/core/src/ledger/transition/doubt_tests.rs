@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use jiff::{SignedDuration, Timestamp};
 
 use super::tests::policy;
-use super::{Transition, due, transition};
+use super::{ReadChanges, due, transition};
 use crate::identity::{AccountKind, DirectoryId, PosixIdentity};
 use crate::ledger::change::Change;
 use crate::ledger::doubt::Question;
@@ -17,7 +17,7 @@ use crate::plan::{Plan, Refusal};
 use crate::policy::Policy;
 use crate::snapshot::freshness::{Behind, Marks, Stamp};
 use crate::snapshot::named::MemberName;
-use crate::snapshot::proof::{Place, Proof};
+use crate::snapshot::proof::{EntryPlace, Proof};
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 
 pub(super) const SOURCE: &str = "people";
@@ -82,7 +82,7 @@ impl Story {
 
     pub(super) fn hears(&mut self, read: SourceRead) -> Vec<Refusal> {
         let snapshot = DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() };
-        let Transition { changes, events } = transition(&self.ledger, &snapshot, &self.policy, self.now);
+        let ReadChanges { changes, events } = transition(&self.ledger, &snapshot, &self.policy, self.now);
         for change in &changes {
             self.ledger.apply(change);
         }
@@ -196,7 +196,7 @@ fn a_partial_read_enables_nobody() {
 }
 
 #[test]
-fn groups_that_empty_at_once_are_doubted_and_a_single_one_is_not() {
+fn groups_that_become_empty_in_one_read_are_doubted_and_a_single_group_is_not() {
     let with = |groups: &[(&str, &[i64])]| {
         let groups = groups.iter().map(|(name, members)| group(name, members));
         people(6).into_iter().chain(groups).collect::<Vec<_>>()
@@ -204,7 +204,11 @@ fn groups_that_empty_at_once_are_doubted_and_a_single_one_is_not() {
     let mut story = Story::begin(with(&[("a", &[0, 1]), ("b", &[2, 3]), ("c", &[4])]));
     let leaving = |story: &Story| story.count(|account| !account.leaving.is_empty());
     story.hears(read(with(&[("a", &[]), ("b", &[]), ("c", &[4])])));
-    assert!(story.completeness().to_string().contains("2 groups show no member at once"), "{}", story.completeness());
+    assert!(
+        story.completeness().to_string().contains("2 groups became empty in the same read"),
+        "{}",
+        story.completeness()
+    );
     assert_eq!(leaving(&story), 0);
     story.hears(read(with(&[("a", &[]), ("b", &[2, 3]), ("c", &[4])])));
     assert_eq!((story.completeness(), leaving(&story)), (&Completeness::Complete, 1));
@@ -295,7 +299,7 @@ fn five_people_with_new_ids_raise_a_doubt() {
     assert_eq!(story.count(|account| account.absence.is_some()), 8);
 }
 
-fn proved(mut read: SourceRead, id: &str, places: &[(&str, Place)]) -> SourceRead {
+fn proved(mut read: SourceRead, id: &str, places: &[(&str, EntryPlace)]) -> SourceRead {
     let servers = places.iter().map(|(server, place)| ((*server).to_owned(), place.clone())).collect();
     let proofs = if places.is_empty() {
         BTreeMap::new()
@@ -308,7 +312,7 @@ fn proved(mut read: SourceRead, id: &str, places: &[(&str, Place)]) -> SourceRea
 
 #[test]
 fn no_absence_is_due_before_every_server_was_asked() {
-    let there = || Place::Inside { dn: "uid=p0".to_owned() };
+    let there = || EntryPlace::Inside { dn: "uid=p0".to_owned() };
     let gone = |story: &mut Story| {
         for _ in 0..24 {
             story.hears(proved(read(people(3).split_off(1)), "u0", &[]));
@@ -330,19 +334,19 @@ fn no_absence_is_due_before_every_server_was_asked() {
         assert_eq!((asked(&story), is_due(&story)), (1, false));
         story
     };
-    let missing = |places: &[(&str, Place)]| proved(read(people(3).split_off(1)), "u0", places);
+    let missing = |places: &[(&str, EntryPlace)]| proved(read(people(3).split_off(1)), "u0", places);
     let mut story = begin();
     let refusals = story.hears(missing(&[]));
     assert!(!is_due(&story), "no server could be asked");
     assert!(refusals[0].to_string().contains("no server of people could be asked for p0 alone"), "{}", refusals[0]);
-    story.hears(missing(&[("a", Place::Nowhere), ("b", Place::Outside { dn: "uid=p0,ou=left".to_owned() })]));
+    story.hears(missing(&[("a", EntryPlace::Nowhere), ("b", EntryPlace::Outside { dn: "uid=p0,ou=left".to_owned() })]));
     assert!(is_due(&story) && story.events.contains(&"absence proved".to_owned()));
 
     let mut story = begin();
     story.hears(missing(&[("a", there()), ("b", there())]));
     assert_eq!(story.account("p0").absence, None, "a wrong read makes nobody absent");
 
-    for (freshest, other, due) in [(Place::Nowhere, there(), true), (there(), Place::Nowhere, false)] {
+    for (freshest, other, due) in [(EntryPlace::Nowhere, there(), true), (there(), EntryPlace::Nowhere, false)] {
         let mut story = begin();
         let mut refusals = Vec::new();
         for _ in 0..24 {
@@ -358,7 +362,7 @@ fn no_absence_is_due_before_every_server_was_asked() {
 
 #[test]
 fn the_servers_are_asked_once_for_an_account_that_was_never_served() {
-    let missing = |places: &[(&str, Place)]| proved(read(people(3).split_off(1)), "u0", places);
+    let missing = |places: &[(&str, EntryPlace)]| proved(read(people(3).split_off(1)), "u0", places);
     let asked = |story: &Story| {
         let snapshot = DirectorySnapshot { reads: vec![missing(&[])], ..DirectorySnapshot::default() };
         due(&story.ledger, &snapshot, &story.policy, story.now).remove(SOURCE).map_or(0, |due| due.len())
@@ -374,7 +378,7 @@ fn the_servers_are_asked_once_for_an_account_that_was_never_served() {
         let before = story.account("p0").absence;
         story.hears(SourceRead { unanswered: [DirectoryId("u0".to_owned())].into(), ..missing(&[]) });
         assert_eq!((story.account("p0").absence, asked(&story), story.ledger.doubts.len()), (before, 1, 0));
-        story.hears(missing(&[("a", Place::Nowhere)]));
+        story.hears(missing(&[("a", EntryPlace::Nowhere)]));
         assert!(story.events.contains(&"absence proved".to_owned()));
         for _ in 0..3 {
             story.later(HOUR);

@@ -121,7 +121,7 @@ fn a_member_of_another_domain_stays_while_that_domain_does_not_answer() {
 }
 
 #[test]
-fn groups_with_members_of_another_domain_do_not_empty_at_once() {
+fn groups_with_members_of_another_domain_do_not_become_empty_in_one_read() {
     let both = |named: bool| {
         let mut read = root(&if named { vec![(BY_DN, Role::Member)] } else { Vec::new() });
         let sid = Some("s-1-5-21-1-1-1-501".to_owned());
@@ -138,7 +138,7 @@ fn groups_with_members_of_another_domain_do_not_empty_at_once() {
     forest.hears(both(false));
     assert_eq!(forest.members(), ["p1"]);
     let why = forest.ledger.sources["root"].completeness.to_string();
-    assert!(why.contains("2 groups show no member at once"), "{why}");
+    assert!(why.contains("2 groups became empty in the same read"), "{why}");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_member_stays_while_another_domain_already_names_a_dn_that_is_new() {
 }
 
 #[test]
-fn a_member_who_was_replaced_by_somebody_unknown_leaves_when_the_own_domain_shows_no_rename() {
+fn a_member_who_was_replaced_by_somebody_unknown_leaves_if_their_own_domain_shows_no_rename() {
     let mut forest = Forest::new();
     forest.hears(child(vec![person(1), person(2)]));
     forest.hears(root(&[(BY_DN, Role::Member)]));

@@ -113,7 +113,7 @@ fn a_tool_that_groups_list_by_name_stays_with_the_gid() {
 }
 
 #[test]
-fn an_entry_that_may_not_have_a_name_gains_nothing_by_it() {
+fn an_entry_that_may_not_have_its_name_gains_no_membership_by_that_name() {
     let puppet = called("p1", in_staff(person(2)));
     let rejected = RejectedEntry {
         source: SOURCE.to_owned(),
@@ -194,7 +194,7 @@ fn a_member_who_is_renamed_during_the_read_stays() {
 }
 
 #[test]
-fn groups_that_empty_at_once_keep_their_members_and_everything_else_is_believed() {
+fn groups_that_become_empty_in_one_read_keep_their_members_and_the_rest_is_believed() {
     let groups = |emptied: i64, last: &[i64]| {
         let one = |number: i64| match number {
             0 => staff(if emptied > 0 { &[] } else { &[1] }),
@@ -216,7 +216,7 @@ fn groups_that_empty_at_once_keep_their_members_and_everything_else_is_believed(
         assert_eq!((members(&story), gids(&story, "p1").len()), (vec!["p1".to_owned()], 1));
         assert!(story.account("g1").leaving.is_empty());
         let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
-        assert!(texts[0].contains("2 groups of people show no member at once, such as g1"), "{texts:?}");
+        assert!(texts[0].contains("2 groups of people became empty in the same read, such as g1"), "{texts:?}");
         assert_eq!(story.account("g19").leaving, [DirectoryId("u3".to_owned())].into(), "p3 left this group");
         assert!(story.account("p4").absence.is_some(), "p4 is absent");
         story.later(48 * HOUR);
@@ -227,7 +227,7 @@ fn groups_that_empty_at_once_keep_their_members_and_everything_else_is_believed(
     let mut story = begun();
     story.hears(all(vec![person(1), person(2), person(3)], groups(12, &[2])));
     let completeness = story.ledger.sources[SOURCE].completeness.to_string();
-    assert!(completeness.contains("12 groups show no member at once"), "{completeness}");
+    assert!(completeness.contains("12 groups became empty in the same read"), "{completeness}");
     assert!(story.account("g19").leaving.is_empty() && story.account("p4").absence.is_none());
     // A delegate may create and empty any number of groups in one place.
     let delegated = |members: &[i64]| {

@@ -1,4 +1,4 @@
-//! Decides who stays a member: handles groups that became empty all at once, and members who are named but have no
+//! Decides who stays a member: handles groups that became empty in the same read, and members who are named but have no
 //! entry in the read.
 
 use std::borrow::Cow;
@@ -96,7 +96,7 @@ impl Memory<'_> {
         }
         places.values().all(|(emptied, shown)| emptied >= shown).then(|| {
             format!(
-                "{} groups show no member at once, but the ledger knows some, for example of {example}; if they are \
+                "{} groups became empty in the same read, but the ledger knows members, for example of {example}; if they are \
                  really empty, run: bursar directory accept {}",
                 emptied.len(),
                 read.source
@@ -136,9 +136,9 @@ impl Memory<'_> {
         if groups.len() > 1 && people.len() > 1 { groups } else { Vec::new() }
     }
 
-    /// Keeps the members whose leaving is doubted, in a complete read: the members of groups that became empty at once,
-    /// and people whom a group may name by a DN that their entry got after the entry was read. `elsewhere` are such
-    /// people of other domains.
+    /// Keeps the members whose leaving is doubted, in a complete read. These are the members of groups that became
+    /// empty in the same read, and people whose entry may have been renamed after it was read, so that a group names
+    /// them by their new DN. `elsewhere` are such people of other domains.
     pub(super) fn doubt_leavings(&mut self, read: &SourceRead, named: &mut Named, elsewhere: BTreeSet<AccountId>) {
         let mut emptied = BTreeSet::new();
         for holder in self.emptied(read) {

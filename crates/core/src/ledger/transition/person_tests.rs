@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::tests::policy;
-use super::super::{Transition, transition};
+use super::super::{ReadChanges, transition};
 use crate::identity::{AccountKind, PosixIdentity};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Note, Order, OrderKind};
@@ -42,7 +42,7 @@ impl Story {
         let reads = vec![staff, read("guests", guests, Completeness::Complete)];
         let snapshot: DirectorySnapshot = merge(reads, BTreeSet::new(), &policy, &self.ledger);
         let now = jiff::Timestamp::from_second(1_790_000_000 + self.now).expect("the time is valid");
-        let Transition { changes, .. } = transition(&self.ledger, &snapshot, &policy, now);
+        let ReadChanges { changes, .. } = transition(&self.ledger, &snapshot, &policy, now);
         for change in &changes {
             self.ledger.apply(change);
         }

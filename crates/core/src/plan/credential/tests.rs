@@ -89,14 +89,14 @@ fn a_revocation_makes_another_service_account_and_a_suspension_leaves_none() {
 }
 
 #[test]
-fn a_binding_names_a_service_account_only_after_that_was_made() {
+fn a_binding_names_a_service_account_only_after_its_creation() {
     for killed_after in 0..8 {
         let (mut world, foo) = tokens();
         world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
         let before = world.ledger.accounts[&foo].generation;
         order(&mut world, &foo, OrderKind::Revoke);
         let (approved, refusals) = world.guarded();
-        assert!(refusals.is_empty(), "a revocation is no removal of access: {refusals:?}");
+        assert!(refusals.is_empty(), "a revocation does not count as a removal of access: {refusals:?}");
         world.execute_until(&approved, killed_after);
         let named = |world: &World| world.bound.values().flatten().cloned().collect::<std::collections::BTreeSet<_>>();
         let is_there = |world: &World, name: &str| {

@@ -54,7 +54,7 @@ impl fmt::Display for Refusal {
             EMPTIED => {
                 return write!(
                     f,
-                    "refused: {} groups of {class} show no member at once, such as {}. They keep their members. If they \
+                    "refused: {} groups of {class} became empty in the same read, such as {}. They keep their members. If they \
                      are really empty: bursar directory accept {class}",
                     number(*wanted),
                     accounts.first().map_or("", |account| account.name.as_str())
@@ -66,7 +66,7 @@ impl fmt::Display for Refusal {
             "members" => write!(f, "{wanted} members leave, refused for {names}")?,
             REMOVED => write!(f, "{wanted} {what} because of the configuration or a label, refused for {names}")?,
             USERS => write!(f, "{} of {wanted} users disabled in the realm: {names}", accounts.len())?,
-            ROLES => write!(f, "{wanted} roles are taken in the realm, refused for {names}")?,
+            ROLES => write!(f, "{wanted} roles are taken away in the realm, refused for {names}")?,
             _ => write!(f, "{} of {wanted} {what}: {names}", accounts.len())?,
         }
         match hash {

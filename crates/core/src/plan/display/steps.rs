@@ -142,7 +142,7 @@ pub(super) fn details(plan: &AccountPlan) -> String {
 /// Describes a delivery, such as `certificate, kubeconfig`.
 fn delivered(credential: &DesiredCredential, reason: &Reason) -> String {
     let ends = match reason {
-        Reason::Expiring(at) => format!(" (the old one ends {at:.0})"),
+        Reason::Expiring(at) => format!(" (the old one expires {at:.0})"),
         _ => String::new(),
     };
     match &credential.proof {

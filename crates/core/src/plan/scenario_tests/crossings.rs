@@ -22,7 +22,7 @@ fn promised(
     for _ in 0..2 {
         cell.cycle();
         if cell.access("stays") != *others {
-            return Err(format!("stays had {others:?}, and has {:?}", cell.access("stays")));
+            return Err(format!("account stays had {others:?}, and has {:?}", cell.access("stays")));
         }
     }
     let after = cell.access("foo");

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 
 use super::World;
-use crate::desired::{DesiredCredential, HomeTarget, Proof};
+use crate::desired::{DesiredCredential, DesiredHome, Proof};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::Change;
 use crate::ledger::{Certificate, CredentialKey};
@@ -15,7 +15,7 @@ impl World {
         cluster: &ClusterName,
         credential: &DesiredCredential,
         generation: u64,
-        home: &HomeTarget,
+        home: &DesiredHome,
     ) -> Vec<Change> {
         let now = self.now;
         let bound_to = match &credential.proof {

@@ -45,7 +45,7 @@ pub fn policy() -> Policy {
         ]),
         clusters: BTreeMap::from([(prod(), cluster)]),
         limits: limits(),
-        lifecycle: crate::policy::Lifecycle {
+        lifecycle: crate::policy::LifecycleDelays {
             absent_for: Duration::from_hours(24),
             retention: Duration::from_hours(40 * 24),
             delete_after: Duration::ZERO,

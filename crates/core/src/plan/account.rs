@@ -1,0 +1,152 @@
+//! The plan of one account.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
+
+use serde::Serialize;
+
+use super::Action;
+use super::loss::Losses;
+use super::quota::Adoption;
+use super::subjects::Standing;
+use crate::desired::{AccountIntent, Transition};
+use crate::identity::{AccountId, ClusterName};
+use crate::kinds::ObjectKey;
+use crate::ledger::{Account, Failure, ObjectRecord, Tenant};
+use crate::packed_text::DigestText;
+
+/// The steps for one account.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each fact is independent of the others")]
+pub struct AccountPlan {
+    /// The account's id in the ledger.
+    pub id: AccountId,
+    #[serde(flatten)]
+    pub intent: AccountIntent,
+    /// Steps that remove access ([`super::Side::Narrowing`]). They are executed before the `actions` of any account, and each
+    /// is tried even if others fail.
+    pub narrowing: Vec<Action>,
+    /// All other steps, in this order. A failure ends the remaining steps of this account in that cluster only.
+    pub actions: Vec<Action>,
+    /// Edits of the account's quotas that become overrides.
+    pub adopted: Vec<Adoption>,
+    /// The account's own namespaces. Any other namespace with objects of the account is a foreign one.
+    #[serde(skip)]
+    pub namespaces: BTreeSet<String>,
+    /// Whether the account itself changed: its name, ids, home or an override.
+    #[serde(skip)]
+    pub is_own: bool,
+    /// Indexes in [`AccountPlan::steps`] of the steps that only a change of the policy causes.
+    #[serde(skip)]
+    pub paced: BTreeSet<usize>,
+    /// Steps that remove access only because the configuration or a label changed, by their index in
+    /// [`AccountPlan::steps`].
+    #[serde(skip)]
+    pub losses: Losses,
+    /// Whether all groups in `rests_on` have recorded the account as a leaving member.
+    #[serde(skip)]
+    pub left: bool,
+    /// The new value of [`crate::ledger::LedgerState::settled`] for each cluster, once all steps there are done.
+    #[serde(skip)]
+    pub settles: BTreeMap<ClusterName, DigestText>,
+    /// The present subjects of the bindings that this plan writes.
+    #[serde(skip)]
+    pub standing: Standing,
+    /// New ledger rows of the account's tenants, or rows that get a namespace.
+    #[serde(skip)]
+    pub places: BTreeMap<ClusterName, Tenant>,
+    /// Objects that no longer exist and are removed from the ledger.
+    #[serde(skip)]
+    pub forgotten: Vec<ObjectKey>,
+    /// Records of namespaces that lacked their class.
+    #[serde(skip)]
+    pub labelled: Vec<(ObjectKey, ObjectRecord)>,
+    /// Failure records that the ledger gets before the steps begin. They let a restarted daemon find an unfinished
+    /// suspension. A change of the lifecycle state also resets an earlier failure, so that its step is retried at once.
+    #[serde(skip)]
+    pub begun: BTreeMap<ClusterName, Failure>,
+    /// The account in the ledger before this plan.
+    #[serde(skip)]
+    pub before: Box<Account>,
+    /// The plan that is executed instead if the guard refuses the removal in this plan, or if the account is held.
+    /// `None` if nothing is to be done in that case.
+    #[serde(skip)]
+    pub otherwise: Option<Box<AccountPlan>>,
+}
+
+impl Deref for AccountPlan {
+    type Target = AccountIntent;
+
+    fn deref(&self) -> &AccountIntent {
+        &self.intent
+    }
+}
+
+impl DerefMut for AccountPlan {
+    fn deref_mut(&mut self) -> &mut AccountIntent {
+        &mut self.intent
+    }
+}
+
+impl AccountPlan {
+    /// Returns all steps, in the order in which they begin.
+    pub fn steps(&self) -> impl Iterator<Item = &Action> {
+        self.narrowing.iter().chain(&self.actions)
+    }
+
+    /// Keeps the steps for which `keeps` returns `true`. Its argument is the index in [`AccountPlan::steps`].
+    pub(super) fn retain_steps(&mut self, keeps: impl Fn(usize, &Action) -> bool) {
+        let (mut index, mut places) = (0, BTreeMap::new());
+        for steps in [&mut self.narrowing, &mut self.actions] {
+            steps.retain(|action| {
+                let kept = keeps(index, action);
+                if kept {
+                    places.insert(index, places.len());
+                }
+                index += 1;
+                kept
+            });
+        }
+        self.paced = self.paced.iter().filter_map(|place| places.get(place).copied()).collect();
+        let losses = std::mem::take(&mut self.losses).into_iter();
+        self.losses = losses.filter_map(|(place, instead)| Some((*places.get(&place)?, instead))).collect();
+    }
+
+    /// Returns the plan that is executed if the guard refuses nothing. For a held account, this is the part that is
+    /// carried out in spite of the hold.
+    #[must_use]
+    pub fn done(&self) -> Option<&Self> {
+        if self.held.is_some() { self.otherwise.as_deref() } else { Some(self) }
+    }
+
+    /// Whether there is anything to do other than to check homes.
+    #[must_use]
+    pub fn changes_something(&self) -> bool {
+        self.transition.is_some()
+            || self.regenerated.is_some()
+            || !self.orders.is_empty()
+            || !self.leaving.is_empty()
+            || !self.places.is_empty()
+            || !self.adopted.is_empty()
+            || self.steps().any(|action| !action.is_look())
+    }
+
+    /// Whether the plan is executed before plans that merely create or repair: it removes or restores access, or it has
+    /// a cause in this account alone, such as an order.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        let life = matches!(self.transition, Some(Transition::Suspend(_) | Transition::Resume));
+        life || self.regenerated.is_some()
+            || !self.orders.is_empty()
+            || !self.leaving.is_empty()
+            || self.is_own
+            || self.awaited
+    }
+
+    /// Whether there is nothing to do and nothing to record.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let records_nothing = self.forgotten.is_empty() && self.labelled.is_empty();
+        self.steps().next().is_none() && records_nothing && !self.changes_something()
+    }
+}

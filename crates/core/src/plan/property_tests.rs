@@ -117,7 +117,17 @@ proptest! {
             prop_assert!(left.is_empty(), "{left:#?}");
             prop_assert!(!refusals.is_empty() || world.plan().is_empty(), "{}", world.plan());
             no_access_is_back(&world, &mut highest)?;
+            // A namespace that is being deleted gets no new bindings.
+            let is_being_deleted = |id: &AccountId| {
+                let tenant = world.ledger.tenants.get(&(id.clone(), prod()));
+                let namespace = tenant.and_then(|tenant| tenant.namespace.as_ref());
+                namespace.is_some_and(|namespace| {
+                    let found = world.inventory.clusters.get(&prod()).map(|cluster| &cluster.objects);
+                    found.and_then(|found| found.get(&ObjectKey::namespace(&prod(), namespace))).is_some_and(|it| it.deleting)
+                })
+            };
             let tenants = world.ledger.accounts.values().filter(|account| account.kind != AccountKind::Group);
+            let tenants = tenants.filter(|account| account.state != Lifecycle::Active || !is_being_deleted(&account.id));
             for account in tenants.filter(|it| !world.ledger.holds.contains_key(&it.id)) {
                 let bound = world.ledger.objects.iter().any(|(key, record)| {
                     record.account == account.id && key.kind.stage() == Stage::Access

@@ -302,10 +302,10 @@ struct Steps<'a> {
 
 fn by_cluster(account: &AccountPlan) -> BTreeMap<&ClusterName, Steps<'_>> {
     let mut clusters: BTreeMap<&ClusterName, Steps<'_>> = BTreeMap::new();
-    for action in &account.narrowing {
+    for action in account.narrowing.iter() {
         clusters.entry(action.cluster()).or_default().narrowing.push(action);
     }
-    for action in &account.actions {
+    for action in account.actions.iter() {
         clusters.entry(action.cluster()).or_default().actions.push(action);
     }
     clusters

@@ -262,7 +262,7 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
     AccountPlan {
         namespaces: narrowing.iter().chain(&actions).filter_map(key).collect(),
         id: AccountId(format!("id-of-{name}").into()),
-        intent: AccountIntent {
+        intent: Arc::new(AccountIntent {
             account: format!("tool:{name}").parse().expect("the account is valid"),
             posix: None,
             class: "tools".to_owned(),
@@ -278,15 +278,15 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
             rests_on: BTreeSet::new(),
             keeps_people: false,
             returning: BTreeMap::new(),
-        },
-        narrowing,
-        actions,
+        }),
+        narrowing: Arc::new(narrowing),
+        actions: Arc::new(actions),
         forgotten: Vec::new(),
         labelled: Vec::new(),
         standing: BTreeMap::new(),
         places: BTreeMap::new(),
         begun: BTreeMap::new(),
-        before: Box::new(before(name)),
+        before: Arc::new(before(name)),
         adopted: Vec::new(),
         is_own: false,
         paced: BTreeSet::new(),

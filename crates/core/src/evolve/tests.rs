@@ -32,7 +32,7 @@ fn a_namespace_that_is_used_again_is_not_announced_as_idle() {
     world.inventory.pods.insert(prod(), Arc::default());
     let idle = |world: &World| {
         let plan = evolved(world).plan;
-        let why = plan.accounts.into_iter().find_map(|account| account.intent.transition);
+        let why = plan.accounts.into_iter().find_map(|account| account.transition.clone());
         matches!(why, Some(Transition::Suspend(Suspension::Idle { .. })))
     };
     for _ in 0..12 {

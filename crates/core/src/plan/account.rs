@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -15,18 +16,19 @@ use crate::kinds::ObjectKey;
 use crate::ledger::{Account, Failure, ObjectRecord, Tenant};
 use crate::packed_text::DigestText;
 
-/// The steps for one account.
+/// The steps for one account. Copies share the large parts until they change them, because the plan of a cycle remains
+/// beside the approved plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AccountPlan {
     /// The account's id in the ledger.
     pub id: AccountId,
     #[serde(flatten)]
-    pub intent: AccountIntent,
+    pub intent: Arc<AccountIntent>,
     /// Steps that remove access ([`super::Side::Narrowing`]). They are executed before the `actions` of any account, and each
     /// is tried even if others fail.
-    pub narrowing: Vec<Action>,
+    pub narrowing: Arc<Vec<Action>>,
     /// All other steps, in this order. A failure ends the remaining steps of this account in that cluster only.
-    pub actions: Vec<Action>,
+    pub actions: Arc<Vec<Action>>,
     /// Edits of the account's quotas that become overrides.
     pub adopted: Vec<Adoption>,
     /// The account's own namespaces. Any other namespace with objects of the account is a foreign one.
@@ -66,7 +68,7 @@ pub struct AccountPlan {
     pub begun: BTreeMap<ClusterName, Failure>,
     /// The account in the ledger before this plan.
     #[serde(skip)]
-    pub before: Box<Account>,
+    pub before: Arc<Account>,
     /// The plan that is executed instead if the guard refuses the removal in this plan, or if the account is held.
     /// `None` if nothing is to be done in that case.
     #[serde(skip)]
@@ -83,20 +85,37 @@ impl Deref for AccountPlan {
 
 impl DerefMut for AccountPlan {
     fn deref_mut(&mut self) -> &mut AccountIntent {
-        &mut self.intent
+        Arc::make_mut(&mut self.intent)
     }
 }
 
 impl AccountPlan {
     /// Returns all steps, in the order in which they begin.
     pub fn steps(&self) -> impl Iterator<Item = &Action> {
-        self.narrowing.iter().chain(&self.actions)
+        self.narrowing.iter().chain(self.actions.iter())
+    }
+
+    /// Replaces the steps for which `by` returns one. Its argument is the index in [`AccountPlan::steps`].
+    pub(super) fn replace_steps<'a>(&mut self, by: impl Fn(usize) -> Option<&'a Action>) {
+        let narrowing = self.narrowing.len();
+        for index in 0..narrowing + self.actions.len() {
+            if let Some(new) = by(index) {
+                let old = match index.checked_sub(narrowing) {
+                    None => &mut Arc::make_mut(&mut self.narrowing)[index],
+                    Some(index) => &mut Arc::make_mut(&mut self.actions)[index],
+                };
+                old.clone_from(new);
+            }
+        }
     }
 
     /// Keeps the steps for which `keeps` returns `true`. Its argument is the index in [`AccountPlan::steps`].
     pub(super) fn retain_steps(&mut self, keeps: impl Fn(usize, &Action) -> bool) {
+        if self.steps().enumerate().all(|(index, action)| keeps(index, action)) {
+            return;
+        }
         let (mut index, mut places) = (0, BTreeMap::new());
-        for steps in [&mut self.narrowing, &mut self.actions] {
+        for steps in [&mut self.narrowing, &mut self.actions].map(Arc::make_mut) {
             steps.retain(|action| {
                 let kept = keeps(index, action);
                 if kept {

@@ -139,10 +139,10 @@ pub enum Action {
     Deliver {
         cluster: ClusterName,
         /// The subject of the credential, and the content of its kubeconfig.
-        credential: DesiredCredential,
+        credential: Box<DesiredCredential>,
         /// The generation of the credential.
         generation: u64,
-        home: DesiredHome,
+        home: Box<DesiredHome>,
         /// The file of the last delivery, if it was another file. Our entries are removed from that file after this
         /// delivery.
         former: Option<Box<DesiredHome>>,

@@ -89,10 +89,10 @@ pub(super) fn proof(look: Look<'_>) -> Option<Action> {
 fn deliver(look: Look<'_>, credential: &DesiredCredential, home: DesiredHome, reason: Reason) -> Action {
     Action::Deliver {
         cluster: look.cluster.clone(),
-        credential: credential.clone(),
+        credential: Box::new(credential.clone()),
         generation: look.account.generation,
         former: former(look, &credential.host, &home).map(Box::new),
-        home,
+        home: Box::new(home),
         reason,
     }
 }

@@ -3,6 +3,7 @@
 //! steps are only shown.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -23,18 +24,19 @@ pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<Account
     let replaces =
         matches!(plan.regenerated, Some(Regeneration::Revoked(_))) || plan.actions.iter().any(is_replacement);
     let steps = plan.narrowing.iter().enumerate();
-    let narrowing = steps.filter_map(|(place, action)| narrowed(action, plan.losses.get(&place), ledger)).collect();
+    let narrowing: Vec<_> =
+        steps.filter_map(|(place, action)| narrowed(action, plan.losses.get(&place), ledger)).collect();
     let delivered = |(place, action): (usize, &Action)| match plan.losses.get(&(plan.narrowing.len() + place)) {
         Some(Kept::AsItIs) => None,
         Some(Kept::Without(kept)) => Some((**kept).clone()),
         None => Some(action.clone()),
     };
     let actions = plan.actions.iter().enumerate().filter(|(_, action)| delivers(action, replaces));
-    let actions = actions.filter_map(delivered).collect();
+    let actions: Vec<_> = actions.filter_map(delivered).collect();
     let plan = AccountPlan {
-        intent: AccountIntent { held: None, adopts: BTreeSet::new(), ..plan.intent },
-        narrowing,
-        actions,
+        intent: Arc::new(AccountIntent { held: None, adopts: BTreeSet::new(), ..Arc::unwrap_or_clone(plan.intent) }),
+        narrowing: Arc::new(narrowing),
+        actions: Arc::new(actions),
         adopted: Vec::new(),
         paced: BTreeSet::new(),
         losses: Losses::new(),

@@ -133,7 +133,7 @@ mod tests {
         world.account(&foo).disabled = None;
         let at = in_60_days(&world);
         world.ledger.deliveries.values_mut().for_each(|delivery| delivery.checked_at = Some(at));
-        let looks = |world: &World| world.plan().accounts.iter().flat_map(|plan| &plan.actions).count();
+        let looks = |world: &World| world.plan().accounts.iter().map(|plan| plan.actions.len()).sum::<usize>();
         assert_eq!(looks(&world), 1);
         world.cycle();
         assert_eq!(looks(&world), 0);

@@ -197,11 +197,10 @@ pub(super) fn keep_given_up(plan: &mut AccountPlan, desired: &DesiredAccount) {
 
 /// Replaces each of `losses` by its replacement, and removes the steps in `waits`.
 fn put_instead(plan: &mut AccountPlan, losses: &Losses, waits: &BTreeSet<usize>) {
-    for (index, action) in plan.narrowing.iter_mut().chain(&mut plan.actions).enumerate() {
-        if let Some(Kept::Without(kept)) = losses.get(&index) {
-            action.clone_from(kept);
-        }
-    }
+    plan.replace_steps(|index| match losses.get(&index) {
+        Some(Kept::Without(kept)) => Some(&**kept),
+        _ => None,
+    });
     plan.retain_steps(|index, _| losses.get(&index).map_or(!waits.contains(&index), |kept| *kept != Kept::AsItIs));
 }
 
@@ -277,7 +276,7 @@ impl Loss<'_, '_> {
         let Some(before) = before.as_ref().and_then(Value::as_array) else {
             // An old ledger did not record the subjects. If somebody has to leave the binding, it is deleted as
             // planned.
-            let AccountIntent { regenerated, leaving, rests_on, .. } = &self.plan.intent;
+            let AccountIntent { regenerated, leaving, rests_on, .. } = &*self.plan.intent;
             let is_whole = regenerated.is_none() && leaving.is_empty() && rests_on.is_empty();
             return (manifest.is_none() && is_whole).then_some(Kept::AsItIs);
         };
@@ -384,8 +383,7 @@ impl Loss<'_, '_> {
 
     /// Whether the person is a member of this workspace and does not leave it.
     fn belongs(&self, person: &Account) -> bool {
-        let AccountPlan { before, intent: AccountIntent { leaving, .. }, .. } = self.plan;
-        before.has_member(person) && !leaving.contains_key(&person.directory_id)
+        self.plan.before.has_member(person) && !self.plan.leaving.contains_key(&person.directory_id)
     }
 
     /// Whether deleting this object ends valid tokens: it is a Secret, or the service account of the present

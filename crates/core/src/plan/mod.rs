@@ -350,10 +350,11 @@ impl World<'_> {
         let begun = self.begun(id, desired, &stops(narrowing.iter().map(|(action, _)| action)));
         let steps = narrowing.iter().chain(&actions).enumerate();
         let paced = steps.filter(|(_, (_, paced))| *paced).map(|(place, _)| place).collect();
-        let unmarked = |steps: Vec<(Action, bool)>| steps.into_iter().map(|(action, _)| action).collect();
+        let unmarked =
+            |steps: Vec<(Action, bool)>| Arc::new(steps.into_iter().map(|(action, _)| action).collect::<Vec<_>>());
         let mut planned = AccountPlan {
             id: id.clone(),
-            intent: desired.intent.clone(),
+            intent: Arc::new(desired.intent.clone()),
             narrowing: unmarked(narrowing),
             actions: unmarked(actions),
             adopted,
@@ -368,7 +369,7 @@ impl World<'_> {
             forgotten,
             labelled,
             begun,
-            before: Box::new(before.clone()),
+            before: Arc::new(before.clone()),
             otherwise: None,
         };
         planned.losses = loss::of(*self, desired, &planned);

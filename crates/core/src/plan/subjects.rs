@@ -93,11 +93,7 @@ fn retain(plan: &mut AccountPlan, keeps: impl Fn(&ObjectKey, &Value) -> bool) {
     // This plan does not reach the desired state in these clusters.
     plan.settles.retain(|cluster, _| !clusters.contains(cluster));
     let standing = plan.standing.clone();
-    for (place, action) in plan.narrowing.iter_mut().chain(&mut plan.actions).enumerate() {
-        if let Some(less) = changed.get(&place) {
-            action.clone_from(less);
-        }
-    }
+    plan.replace_steps(|place| changed.get(&place));
     plan.retain_steps(|place, action| !changed.contains_key(&place) || is_left(action, &standing));
 }
 

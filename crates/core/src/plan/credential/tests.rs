@@ -315,7 +315,7 @@ fn a_delivery_is_inspected_after_two_seconds_and_after_a_minute() {
     let key = CredentialKey::new(foo, crate::plan::testing::prod());
     let looks = |world: &World| {
         let accounts = world.plan().accounts;
-        accounts.iter().flat_map(|plan| &plan.actions).filter(|action| action.is_look()).count()
+        accounts.iter().flat_map(|plan| plan.actions.iter()).filter(|action| action.is_look()).count()
     };
     let after = |world: &mut World, seconds| {
         world.now = world.ledger.deliveries[&key].at + jiff::SignedDuration::from_secs(seconds);

@@ -33,8 +33,10 @@ pub fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u3
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        write_new(&beside, content, mode, owner)?;
-        std::fs::rename(&beside, path)?;
+        write_new(&beside, content, mode, owner).and_then(|()| std::fs::rename(&beside, path)).inspect_err(|_| {
+            // On a full disk, an incomplete file would keep the last free space.
+            let _ = std::fs::remove_file(&beside);
+        })?;
         File::open(folder)?.sync_all()
     };
     in_place().map_err(|source| AccessError::Write { path: path.to_owned(), source })

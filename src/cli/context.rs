@@ -135,7 +135,12 @@ pub(super) async fn ledger_of(settings: &Settings) -> Result<LedgerState, Failur
 
 /// Opens a ledger that the configuration names, or a packed one.
 async fn opened(path: &Path) -> Result<ReadStore, Failure> {
-    let is_packed = backup::is_packed(path).map_err(|error| {
+    let is_packed = backup::is_packed(path).and_then(|is_packed| match std::fs::metadata(path)?.len() {
+        // A file without content is what remains of a lost ledger.
+        0 => Err(ErrorKind::NotFound.into()),
+        _ => Ok(is_packed),
+    });
+    let is_packed = is_packed.map_err(|error| {
         let (exit, why) = match error.kind() {
             ErrorKind::NotFound => (
                 Exit::Failed,
@@ -151,10 +156,10 @@ async fn opened(path: &Path) -> Result<ReadStore, Failure> {
     if !is_packed {
         return Ok(ReadStore::open(path).await?);
     }
-    let folder = Temporary::new().context("cannot create a temporary folder for the backup")?;
+    let folder = Temporary::new().with_context(Temporary::remedy)?;
     let plain = folder.0.join(FILE);
     let unpacked = File::open(path).and_then(|mut packed| backup::unpack(&mut packed, &mut File::create(&plain)?));
-    unpacked.context("cannot unpack the backup")?;
+    unpacked.with_context(|| format!("cannot unpack the backup: {}", Temporary::remedy()))?;
     // The folder is removed when this function returns. The open file stays readable until it is closed.
     Ok(ReadStore::open(&plain).await?)
 }

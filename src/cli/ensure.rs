@@ -24,15 +24,16 @@ pub(super) async fn run(context: &Context, arguments: Ensure) -> Result<Exit, Fa
     let deadline = Instant::now() + timeout;
     let mut last = "bursard has too many connections, or restarts".to_owned();
     loop {
-        match client.ensure(&request).await {
-            Ok(answer) if answer.ready => {
+        match tokio::time::timeout_at(deadline, client.ensure(&request)).await {
+            Ok(Ok(answer)) if answer.ready => {
                 progress.finish_and_clear();
                 return told(context, &answer);
             }
-            Ok(answer) => last = answer.text,
+            Ok(Ok(answer)) => last = answer.text,
             // Many people log in at the same time and the daemon has no free connection, or the daemon restarts.
-            Err(ClientError::Broken(_)) => {}
-            Err(error) => return Err(error.into()),
+            Ok(Err(ClientError::Broken(_))) => {}
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => "bursard does not answer; see `systemctl status bursard`".clone_into(&mut last),
         }
         if Instant::now() + AGAIN > deadline {
             progress.finish_and_clear();

@@ -143,7 +143,7 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         match error {
             ClientError::Refused(refusal) => refusal.into(),
-            ClientError::Absent { .. } => Self::new(Exit::Unavailable, error.to_string()),
+            ClientError::Absent { .. } | ClientError::Silent => Self::new(Exit::Unavailable, error.to_string()),
             ClientError::Forbidden { .. } => Self::new(Exit::Forbidden, error.to_string()),
             other => Self::new(Exit::Failed, chain(&other)),
         }

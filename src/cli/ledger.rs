@@ -80,7 +80,7 @@ pub(super) async fn backup(context: &Context, path: &Path) -> Result<Exit, Failu
 async fn copy(context: &Context, file: &mut File) -> Result<i64, Failure> {
     let copied = async {
         let mut store = context.store_as_it_is().await?;
-        let folder = Temporary::new().context("cannot create a temporary folder for the copy")?;
+        let folder = Temporary::new().with_context(Temporary::remedy)?;
         let copy = folder.0.join(FILE);
         store.copy_into(&copy).await?;
         let (events, _) = ReadStore::open(&copy).await?.verify().await?;

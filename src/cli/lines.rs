@@ -13,7 +13,7 @@ pub(super) fn read<T>(file: &Path, parse: impl Fn(&str) -> (Vec<T>, Vec<String>)
     let name = file.display();
     let unread = |error| format!("cannot read {name}: {error}; name a text file with one order per line");
     let text = std::fs::read_to_string(file).map_err(|error| Failure::new(Exit::Usage, unread(error)))?;
-    let (orders, wrong) = parse(&text);
+    let (orders, wrong) = parse(text.trim_start_matches('\u{feff}'));
     if wrong.is_empty() && orders.is_empty() {
         return Err(Failure::new(Exit::Usage, format!("{name}: the file has no orders")));
     }
@@ -26,13 +26,13 @@ pub(super) fn read<T>(file: &Path, parse: impl Fn(&str) -> (Vec<T>, Vec<String>)
 
 /// Parses lines as the arguments after `bursar` and `words`, and converts them with `meant`. Empty lines and lines that
 /// begin with `#` are ignored. Returns the orders and the errors.
-pub(super) fn parsed<T>(text: &str, words: &[&str], meant: impl Fn(Command) -> Option<T>) -> (Vec<T>, Vec<String>) {
+pub(super) fn parsed<T>(text: &str, words: &[&str], meant: impl Fn(Command) -> Option<Result<T, String>>) -> (Vec<T>, Vec<String>) {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     sorted(lines.map(|(number, line)| of_line(line, words, &meant).map_err(|why| format!("line {number}: {why}"))))
 }
 
-fn of_line<T>(line: &str, before: &[&str], meant: impl Fn(Command) -> Option<T>) -> Result<T, String> {
+fn of_line<T>(line: &str, before: &[&str], meant: impl Fn(Command) -> Option<Result<T, String>>) -> Result<T, String> {
     let all = std::iter::once("bursar").chain(before.iter().copied()).map(str::to_owned).chain(words(line)?);
     let parsed = Arguments::try_parse_from(all).map_err(|error| {
         let text = error.to_string();
@@ -44,7 +44,7 @@ fn of_line<T>(line: &str, before: &[&str], meant: impl Fn(Command) -> Option<T>)
         let said: Vec<&str> = said.filter(|line| !line.is_empty()).collect();
         said.join(" ").trim_start_matches("error: ").to_owned()
     })?;
-    meant(parsed.command).ok_or_else(|| format!("it is not a line of `bursar {}`", before.join(" ")))
+    meant(parsed.command).unwrap_or_else(|| Err(format!("it is not a line of `bursar {}`", before.join(" "))))
 }
 
 /// Splits a line at blanks. Text in double quotes is one word.

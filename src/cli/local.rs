@@ -41,7 +41,7 @@ pub(super) async fn cycle(settings: Settings) -> Result<CycleReport, Failure> {
 pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequest]) -> Result<OrderAnswer, Failure> {
     act(settings)?;
     let ledger = settings.ledger();
-    if !ledger.exists() {
+    if std::fs::metadata(&ledger).map_or(true, |found| found.len() == 0) {
         // If the ledger was lost, a new empty one in its place would look like the right one.
         let text = format!(
             "{}: there is no ledger, and so no account; the first cycle creates it; run: bursar sync --once. If the ledger was \

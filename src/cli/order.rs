@@ -43,7 +43,7 @@ pub(super) async fn adopt(context: &Context, command: Adopt) -> Result<Exit, Fai
 /// Parses lines in the syntax of `bursar adopt`.
 fn adoptions(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
     lines::parsed(text, &["adopt"], |command| match command {
-        Command::Adopt(command) => adoption(command),
+        Command::Adopt(command) => adoption(command).map(Ok),
         _ => None,
     })
 }
@@ -108,6 +108,11 @@ pub(super) async fn asked(context: &Context, orders: &[OrderRequest]) -> Result<
     let progress = output::progress("carrying out the order");
     let answer = match context.daemon()?.order(orders).await {
         Err(ClientError::Absent { .. }) => local::orders(&context.settings()?, &context.actor, orders).await?,
+        Err(error @ (ClientError::Broken(_) | ClientError::Answer(_))) => {
+            let Failure { exit, text } = error.into();
+            let text = format!("{text}; the order may have been recorded: `bursar history --last 5` shows it");
+            return Err(Failure::new(exit, text));
+        }
         answer => answer?,
     };
     progress.finish_and_clear();
@@ -115,7 +120,7 @@ pub(super) async fn asked(context: &Context, orders: &[OrderRequest]) -> Result<
 }
 
 pub(super) fn printed(context: &Context, answer: OrderAnswer) -> Result<Exit, Failure> {
-    if context.global.json && !answer.text.is_empty() {
+    if context.global.json {
         output::json(&answer)?;
     } else {
         answer.text.lines().for_each(|line| output::line(clean(line)));

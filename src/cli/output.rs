@@ -171,7 +171,16 @@ pub(super) fn folded(line: &str, width: Option<usize>) -> String {
 
 /// Prints a value as JSON.
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    raw(&serde_json::to_string_pretty(value)?);
+    let text = serde_json::to_string_pretty(value)?;
+    // JSON allows these characters, but a terminal would execute some of them.
+    let is_control = |character: char| matches!(character, '\u{7f}'..='\u{9f}');
+    let escaped = text.split_inclusive(is_control).map(|part| match part.chars().next_back() {
+        Some(last) if is_control(last) => {
+            format!("{}\\u{:04x}", part.trim_end_matches(last), u32::from(last))
+        }
+        _ => part.to_owned(),
+    });
+    raw(&escaped.collect::<String>());
     Ok(())
 }
 

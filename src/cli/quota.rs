@@ -1,18 +1,19 @@
 //! `bursar quota set|unset|list|import`: overrides the amounts of the class for one account.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::arguments::{Command, MaybeAccount, Quota, QuotaSet, QuotaUnset};
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::{lines, order, output, show};
-use crate::identity::ClusterName;
+use crate::identity::{AccountName, ClusterName};
 use crate::orders::request::{self, OrderRequest, Target};
 
 /// Selects every override, or those of the account `?1`, such as `tool:foo`.
@@ -26,7 +27,10 @@ const COLUMNS: [&str; 8] = ["account", "cluster", "resource", "amount", "ticket"
 
 pub(super) async fn run(context: &Context, quota: Quota) -> Result<Exit, Failure> {
     match quota {
-        Quota::Set(arguments) => order::give(context, vec![set(arguments)]).await,
+        Quota::Set(arguments) => {
+            let order = set(arguments).map_err(|why| Failure::new(Exit::Usage, why))?;
+            order::give(context, vec![order]).await
+        }
         Quota::Unset(arguments) => order::give(context, vec![unset(arguments)]).await,
         Quota::List(arguments) => list(context, arguments).await,
         Quota::Import { file } => {
@@ -36,14 +40,15 @@ pub(super) async fn run(context: &Context, quota: Quota) -> Result<Exit, Failure
     }
 }
 
-fn set(arguments: QuotaSet) -> OrderRequest {
-    let QuotaSet { target, amounts, cluster, until } = arguments;
-    OrderRequest::QuotaSet(request::QuotaSet {
-        target: target.into(),
-        amounts: amounts.into_iter().collect(),
-        until,
-        cluster,
-    })
+fn set(arguments: QuotaSet) -> Result<OrderRequest, String> {
+    let QuotaSet { target, amounts: given, cluster, until } = arguments;
+    let mut amounts = BTreeMap::new();
+    for (resource, amount) in given {
+        if let Some(first) = amounts.insert(resource.clone(), amount.clone()) {
+            return Err(format!("{resource} is given twice: {first} and {amount}; give one amount"));
+        }
+    }
+    Ok(OrderRequest::QuotaSet(request::QuotaSet { target: target.into(), amounts, until, cluster }))
 }
 
 fn unset(arguments: QuotaUnset) -> OrderRequest {
@@ -56,7 +61,7 @@ async fn list(context: &Context, asked: MaybeAccount) -> Result<Exit, Failure> {
     let account = show::listed(&mut store, asked).await?;
     let mut rows = store.rows(LIST, &[account]).await?;
     if !context.global.json {
-        for until in rows.iter_mut().filter_map(|row| row.get_mut("until")).filter(|until| is_open(until)) {
+        for until in rows.iter_mut().filter_map(|row| row.get_mut("until")).filter(|until| until.as_str().is_some_and(is_open)) {
             *until = Value::Null;
         }
     }
@@ -64,13 +69,17 @@ async fn list(context: &Context, asked: MaybeAccount) -> Result<Exit, Failure> {
 }
 
 /// Whether an override has no end. In the database and in JSON, its end is a time that sorts after all others.
-fn is_open(until: &Value) -> bool {
-    until.as_str().is_some_and(|until| until.starts_with("9999-12-31"))
+fn is_open(until: &str) -> bool {
+    until.starts_with("9999-12-31")
 }
 
 /// Reads a file with the output of `quota list --json`, or with lines in the syntax of `bursar quota set`.
 fn read(file: &Path) -> Result<Vec<OrderRequest>, Failure> {
-    lines::read(file, |text| if text.trim_start().starts_with('[') { of_rows(text) } else { of_lines(text) })
+    lines::read(file, |text| {
+        let (orders, mut wrong) = if text.trim_start().starts_with('[') { of_rows(text) } else { of_lines(text) };
+        wrong.extend(twice(&orders));
+        (orders, wrong)
+    })
 }
 
 fn of_rows(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
@@ -83,18 +92,48 @@ fn of_rows(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
     lines::sorted(orders)
 }
 
+/// The columns of [`LIST`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    account: AccountName,
+    resource: String,
+    amount: String,
+    cluster: Option<ClusterName>,
+    until: Option<String>,
+    reason: Option<String>,
+    ticket: Option<String>,
+    #[serde(rename = "id")]
+    _id: Option<String>,
+    #[serde(rename = "actor")]
+    _actor: Option<String>,
+    #[serde(rename = "at")]
+    _at: Option<String>,
+}
+
 fn of_row(row: &Value) -> Result<OrderRequest, String> {
-    let text = |key: &str| row[key].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-    let needed = |key: &str| text(key).ok_or_else(|| format!("{key} is missing"));
-    let account: crate::identity::AccountName =
-        needed("account")?.parse().map_err(|error: crate::identity::IdentityError| error.to_string())?;
-    let until = text("until").filter(|_| !is_open(&row["until"]));
+    let row = Row::deserialize(row).map_err(|error| error.to_string())?;
+    let until = row.until.filter(|until| !until.is_empty() && !is_open(until));
     Ok(OrderRequest::QuotaSet(request::QuotaSet {
-        target: Target { kind: account.kind, name: account.name, reason: text("reason"), ticket: text("ticket") },
-        amounts: BTreeMap::from([(needed("resource")?, needed("amount")?)]),
+        target: Target { kind: row.account.kind, name: row.account.name, reason: row.reason, ticket: row.ticket },
+        amounts: BTreeMap::from([(row.resource, row.amount)]),
         until: until.map(|until| moment(&until)).transpose()?,
-        cluster: text("cluster").map(ClusterName::from),
+        cluster: row.cluster,
     }))
+}
+
+/// Returns an error for each amount that a later one would replace.
+fn twice(orders: &[OrderRequest]) -> Vec<String> {
+    let mut known = BTreeSet::new();
+    let sets = orders.iter().filter_map(|order| match order {
+        OrderRequest::QuotaSet(set) => Some(set),
+        _ => None,
+    });
+    let amounts = sets.flat_map(|set| {
+        set.amounts.keys().map(move |resource| (set.target.kind, &set.target.name, resource, &set.cluster))
+    });
+    let again = amounts.filter(|amount| !known.insert(*amount));
+    again.map(|(kind, name, resource, _)| format!("{kind}:{name}: {resource} is given twice; give one amount")).collect()
 }
 
 fn of_lines(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
@@ -106,7 +145,16 @@ fn of_lines(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
 
 /// Parses a day, which means its beginning in UTC, or a time.
 pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
-    let wrong = || format!("{text:?} is neither a day nor a time; for example 2027-01-01, or 2027-01-01T12:00:00Z");
+    let wrong = || {
+        let why = if is_open(text) {
+            "is too late; an override without --until has no end"
+        } else if text.contains('T') && !text.ends_with('Z') {
+            "has no time zone; for example 2027-01-01T12:00:00Z"
+        } else {
+            "is neither a day nor a time; for example 2027-01-01, or 2027-01-01T12:00:00Z"
+        };
+        format!("{text:?} {why}")
+    };
     // `Date` ignores the time in a text such as `2027-01-01 12:00`, so a day has no other characters.
     if let Ok(day) = text.parse::<Date>()
         && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
@@ -139,8 +187,9 @@ mod tests {
 
     #[test]
     fn an_override_without_an_end_is_open() {
-        assert!(is_open(&"9999-12-31T23:59:59Z".into()));
-        assert!(!is_open(&"2027-01-01T00:00:00Z".into()) && !is_open(&Value::Null));
+        assert!(is_open("9999-12-31T23:59:59Z") && !is_open("2027-01-01T00:00:00Z"));
+        assert!(moment("9999-12-31").is_err_and(|why| why.contains("without --until")));
+        assert!(moment("2027-01-01T12:00").is_err_and(|why| why.contains("time zone")));
     }
 
     #[test]
@@ -168,6 +217,24 @@ mod tests {
         let (orders, wrong) = of_rows(row);
         assert_eq!((orders.len(), wrong), (1, Vec::new()));
         assert!(matches!(&orders[0], OrderRequest::QuotaSet(set) if set.until.is_none() && set.cluster.is_none()));
-        assert_eq!(of_rows(r#"[{"account": "foo"}]"#).1.len(), 1);
+        let rest = r#""account": "tool:foo", "resource": "pods", "amount": "4""#;
+        for wrong in [
+            r#"{"account": "foo"}"#.to_owned(),
+            format!(r#"{{{rest}, "untill": "2027-01-01"}}"#),
+            format!(r#"{{{rest}, "until": 20270101}}"#),
+            format!(r#"{{{rest}, "cluster": ["prod"]}}"#),
+            format!(r#"{{{rest}, "clusters": "prod"}}"#),
+        ] {
+            assert_eq!(of_rows(&format!("[{wrong}]")).1.len(), 1, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_amount_that_a_later_one_would_replace_is_refused() {
+        let twice = |text: &str| twice(&of_lines(text).0).len();
+        assert_eq!(twice("tool foo pods=4\ntool foo pods=5\n"), 1);
+        assert_eq!(twice("tool foo pods=4\ntool foo pods=5 --cluster prod\ntool bar pods=4\nuser foo pods=4\n"), 0);
+        let (orders, wrong) = of_lines("tool foo pods=4 pods=5\n");
+        assert!(orders.is_empty() && wrong[0].contains("pods is given twice: 4 and 5"), "{wrong:?}");
     }
 }

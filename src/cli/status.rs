@@ -15,6 +15,7 @@ use crate::control::api::{
 };
 use crate::control::client::ClientError;
 use crate::daemon;
+use crate::plan::wording::entries;
 use crate::ledger::{SourceState, Unresolved, UnresolvedIn};
 use crate::report;
 use crate::snapshot::{Comparison, Completeness, Way};
@@ -220,8 +221,8 @@ fn source(name: &str, state: &SourceState) -> String {
         format!("; the full read of {:.0} repaired {differences}: {}", compared.at, examples.join(", "))
     });
     let mut text = format!(
-        "source {name} ({server}): {answered}; {} entries{numbers}, read {:.0}{way}{}",
-        state.entries,
+        "source {name} ({server}): {answered}; {}{numbers}, read {:.0}{way}{}",
+        entries(state.entries),
         state.read_at,
         repaired.unwrap_or_default()
     );

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -27,10 +28,19 @@ pub enum ClientError {
     /// The connection broke, for example because the daemon was stopped meanwhile.
     #[error("the connection to bursard broke; see `journalctl -u bursard`")]
     Broken(#[source] reqwest::Error),
+    /// The daemon accepted the connection, and then did not answer.
+    #[error(
+        "bursard is running but has not answered for {} s; see `systemctl status bursard`",
+        STATUS_DEADLINE.as_secs()
+    )]
+    Silent,
     /// The answer is not valid JSON of the expected type.
     #[error("bursar cannot read the answer of bursard, whose version may differ; run: systemctl restart bursard")]
     Answer(#[source] serde_json::Error),
 }
+
+/// The daemon answers a request for its status without waiting for a cycle, so a longer wait means that it hangs.
+const STATUS_DEADLINE: Duration = Duration::from_secs(15);
 
 /// A client of the daemon at one socket. It connects with the first request, and waits as long as a cycle takes.
 #[derive(Debug)]
@@ -52,7 +62,8 @@ impl ControlClient {
 
     /// Returns the daemon's status.
     pub async fn status(&self) -> Result<Status, ClientError> {
-        self.answer(self.http.get(url("/v1/status"))).await
+        let answer = self.answer(self.http.get(url("/v1/status")));
+        tokio::time::timeout(STATUS_DEADLINE, answer).await.unwrap_or(Err(ClientError::Silent))
     }
 
     /// Returns what a cycle would do.

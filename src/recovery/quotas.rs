@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use kube::Client;
 
 use super::RecoveryError;
-use crate::bootstrap::{self, AccessError};
+use crate::bootstrap::{self, AccessError, replace_as};
 use crate::desired::DesiredState;
 use crate::desired::quota::stops_pods;
 use crate::identity::{AccountName, ClusterName};
@@ -91,12 +91,17 @@ fn of_tenant(
 /// # Errors
 /// The file cannot be written.
 pub(super) fn write(state_dir: &Path, lines: &[String]) -> Result<Option<PathBuf>, AccessError> {
-    if lines.is_empty() {
-        return Ok(None);
-    }
     let path = state_dir.join(FILE);
+    let failed = |source| AccessError::Write { path: path.clone(), source };
+    if lines.is_empty() {
+        // The file of an earlier rebuild has old amounts.
+        return match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
+            _ => Ok(None),
+        };
+    }
     let text = format!("# bursar quota import {}\n{}\n", path.display(), lines.join("\n"));
-    std::fs::write(&path, text).map_err(|source| AccessError::Write { path: path.clone(), source })?;
+    replace_as(&path, text.as_bytes(), 0o640, None)?;
     Ok(Some(path))
 }
 

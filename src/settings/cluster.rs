@@ -83,7 +83,8 @@ fn senders(table: &Table<'_>, folder: &Path) -> Senders {
 
 pub(super) fn url_of(text: &str, schemes: &[&str]) -> Option<String> {
     let url = reqwest::Url::parse(text).ok()?;
-    (schemes.contains(&url.scheme()) && url.host().is_some()).then(|| text.to_owned())
+    let is_plain = url.username().is_empty() && url.password().is_none();
+    (is_plain && schemes.contains(&url.scheme()) && url.host().is_some()).then(|| text.to_owned())
 }
 
 fn default_endpoint(table: &Table<'_>, endpoints: &BTreeMap<String, Endpoint>) -> String {

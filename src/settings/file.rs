@@ -35,15 +35,26 @@ pub(super) fn merged(path: &Path, text: &str, environment: &BTreeMap<String, Str
         // Other errors do not quote the file, because the text may be a password without quotes.
         let key = error.span().filter(|_| error.message() == "duplicate key").and_then(|span| text.get(span));
         let key = key.map(|key| format!(" {key}")).unwrap_or_default();
-        format!("{name}: line {line}: {}{key}", error.message())
+        // The message of such an error quotes the number, which may be a password.
+        let is_number = error.message().starts_with("invalid type: integer");
+        let said = if is_number { "a number is too large" } else { error.message() };
+        let remedy = if error.message() == "duplicate key" { "; remove one of the two" } else { "" };
+        format!("{name}: line {line}: {said}{key}{remedy}")
     })?;
     let of_file = serde_json::to_value(table).map_err(|error| format!("{name}: {error}"))?;
     let mut builder = Config::builder().add_source(File::from_str(text, FileFormat::Toml));
     let (mut used, mut warnings) = (Vec::new(), Vec::new());
     for (variable, value) in environment {
         let Some(parts) = parts_of(variable) else { continue };
-        if let Some(why) = gap(&parts, &of_file, environment) {
+        let is_new = beneath(&of_file, &parts[..1]).is_none();
+        let why = gap(&parts, &of_file, environment);
+        if let Some(why) = why.as_ref().filter(|_| !is_new) {
             return Err(format!("{variable}: {why}"));
+        }
+        let has_bracket = parts.iter().any(|part| part.contains(['[', ']', '.']));
+        if why.is_some() || has_bracket {
+            warnings.push(sets_nothing(variable));
+            continue;
         }
         let set = builder.clone().set_override(key_of(&parts), value.as_str());
         match set.ok().filter(|_| !is_within_a_value(&parts, &of_file)) {
@@ -52,7 +63,7 @@ pub(super) fn merged(path: &Path, text: &str, environment: &BTreeMap<String, Str
                 used.push((parts, variable));
             }
             None => {
-                warnings.push(format!("{variable}: sets no key; for example BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT"));
+                warnings.push(sets_nothing(variable));
             }
         }
     }
@@ -130,20 +141,33 @@ fn beneath<'v>(tree: &'v Value, parts: &[String]) -> Option<&'v Value> {
     })
 }
 
-/// Returns an error if `parts` name an item of a list, but an item before it is neither in the file nor in the
-/// environment. That item would be empty and miss every key.
+fn sets_nothing(variable: &str) -> String {
+    format!("{variable}: sets no key; for example BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT")
+}
+
+/// Returns an error if `parts` name something else than an item of a list, or an item of which an item before it is
+/// neither in the file nor in the environment. That item would be empty and miss every key.
 fn gap(parts: &[String], of_file: &Value, environment: &BTreeMap<String, String>) -> Option<String> {
     parts.iter().enumerate().find_map(|(place, part)| {
-        let index: usize = part.parse().ok()?;
         let list = &parts[..place];
-        let Some(Value::Array(items)) = beneath(of_file, list) else { return None };
+        let items = match beneath(of_file, list) {
+            Some(Value::Array(items)) => items.len(),
+            Some(_) => return None,
+            None => 0,
+        };
+        let Ok(index) = part.parse::<usize>() else {
+            let first = [list, &["0".to_owned()]].concat();
+            return beneath(of_file, list).is_some_and(Value::is_array).then(|| {
+                format!("{} is a list, and {part:?} is no number of an item; the first is {}", key_of(list), key_of(&first))
+            });
+        };
         let is_set = |index: usize| {
             let mut others = environment.keys().filter_map(|variable| parts_of(variable));
             others.any(|other| {
                 other.starts_with(list) && other.get(place).is_some_and(|part| part.parse::<usize>() == Ok(index))
             })
         };
-        let absent = (items.len()..index).find(|index| !is_set(*index))?;
+        let absent = (items..index).find(|index| !is_set(*index))?;
         Some(format!("{} has no item {absent}, so item {index} cannot be set; the first is item 0", key_of(list)))
     })
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::Duration;
 
+use bursar_directory::source::{LOGIN_IN_URL, has_login};
 use serde_json::{Map, Value};
 
 use crate::identity::is_dns_label;
@@ -258,6 +259,9 @@ impl<'a> Table<'a> {
 
 /// Returns a message such as `"sixteen" is not a quantity; for example "16"`.
 pub(super) fn is_not(value: &Value, ValueKind(kind, example): ValueKind) -> String {
+    if value.as_str().is_some_and(has_login) {
+        return LOGIN_IN_URL.to_owned();
+    }
     format!("{value} is not {kind}; for example {example}")
 }
 
@@ -290,7 +294,11 @@ const ALIKE: f64 = 0.65;
 
 /// Returns the known word that `word` most likely means.
 pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    let alike = known.iter().map(|known| (strsim::normalized_damerau_levenshtein(word, known), *known));
+    let plain = |text: &str| text.replace(['_', '-'], "").to_lowercase();
+    let alike = known.iter().map(|known| {
+        let same = plain(word) == plain(known);
+        (if same { 1.0 } else { strsim::normalized_damerau_levenshtein(word, known) }, *known)
+    });
     alike.filter(|(alike, _)| *alike >= ALIKE).max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, near)| near)
 }
 
@@ -303,6 +311,7 @@ mod tests {
         assert_eq!(nearest("bindn", &["base", "bind_dn", "url"]), Some("bind_dn"));
         assert_eq!(nearest("bindd_n", &["base", "bind_dn", "url"]), Some("bind_dn"));
         assert_eq!(nearest("quotas", &["quota", "roles"]), Some("quota"));
+        assert_eq!(nearest("bindDN", &["base", "bind_dn", "url"]), Some("bind_dn"));
         assert_eq!(nearest("colour", &["quota", "roles"]), None);
     }
 

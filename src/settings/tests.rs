@@ -527,6 +527,24 @@ fn a_variable_may_set_an_existing_item_or_the_next_one() {
     let why = "source has no item 1, so item 9 cannot be set; the first is item 0";
     assert_eq!(found, [format!("BURSAR_SOURCE__9__CA: {why}")]);
     assert!(load_in(folder.path(), BASE, &[("BURSAR_SOURCE__0__CA", "ldap-ca.pem")]).is_ok());
+    for wrong in ["BURSAR_SOURCE__O__CA", "BURSAR_SOURCE__99999999999999999999__CA"] {
+        let found = load_in(folder.path(), BASE, &[(wrong, "x")]).expect_err("it is no number").0.join("");
+        assert!(found.starts_with(&format!("{wrong}: source is a list")) && found.contains("source[0]"), "{found}");
+    }
+}
+
+#[test]
+fn a_password_in_a_url_is_refused_and_not_quoted() {
+    let wrong = BASE.replace("https://", "https://u:S3CRET@").replace("ldaps://", "ldaps://u:S3CRET@");
+    assert_ne!(wrong, BASE);
+    let errors = load(&wrong).expect_err("the URLs have a password").to_string();
+    assert!(errors.contains("a URL contains a user or a password") && !errors.contains("S3CRET"), "{errors}");
+}
+
+#[test]
+fn a_number_that_is_too_large_is_not_quoted() {
+    let errors = load(&format!("contact = 12345678901234567890123\n{BASE}")).expect_err("no such number").to_string();
+    assert!(errors.contains("line 1: a number is too large") && !errors.contains("1234567890"), "{errors}");
 }
 
 #[test]
@@ -538,7 +556,10 @@ fn an_unknown_variable_is_a_warning_with_the_nearest_key() {
         warnings("BURSAR_SOURCE__0__BINDN"),
         ["BURSAR_SOURCE__0__BINDN: source.people.bindn: there is no such key; did you mean bind_dn?"]
     );
-    assert!(warnings("BURSAR_SITE__NAME")[0].starts_with("BURSAR_SITE__NAME: sets no key"));
+    for other in ["BURSAR_SITE__NAME", "BURSAR_FOO__4000000000__X", "BURSAR_A[4000000000]"] {
+        assert_eq!(warnings(other).len(), 1, "{other}");
+        assert!(warnings(other)[0].starts_with(&format!("{other}: sets no key")), "{other}");
+    }
     assert_eq!(warnings("BURSAR_LIMITS__CHANGE_PER_CYCLE__COUNT"), Vec::<String>::new());
     let both = load_in(folder.path(), &format!("{text}[limts]\n"), &[("BURSAR_LIMTS__X", "1")]);
     let both = both.expect_err("the file has the error too").to_string();

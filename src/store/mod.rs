@@ -25,7 +25,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use sqlx::Connection as _;
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::SqliteConnection;
 
 pub use disk::RESERVE;
@@ -77,9 +77,15 @@ pub enum StoreError {
     /// SQLite returned an error.
     #[error("the ledger's database refuses the operation")]
     Sqlite(#[from] sqlx::Error),
+    /// The ledger has a migration that this version does not know.
+    #[error(
+        "a newer version of Bursar wrote the ledger; install that version, or restore a backup \
+         (/usr/share/doc/bursar/upgrade.md)"
+    )]
+    Newer,
     /// The migrations failed.
     #[error("cannot bring the ledger's schema up to date")]
-    Migrate(#[from] sqlx::migrate::MigrateError),
+    Migrate(#[source] MigrateError),
     /// A row does not parse, because it was written by hand or by a newer version of Bursar.
     #[error("a row of table {table} does not parse")]
     Row {
@@ -187,6 +193,15 @@ pub struct CycleEnd {
     pub shorter: Option<serde_json::Value>,
 }
 
+impl From<MigrateError> for StoreError {
+    fn from(error: MigrateError) -> Self {
+        match error {
+            MigrateError::VersionMissing(_) => Self::Newer,
+            other => Self::Migrate(other),
+        }
+    }
+}
+
 /// Opens the file for writing, checks it, and migrates it to the schema of this version.
 async fn writable(path: &Path) -> Result<SqliteConnection, StoreError> {
     let mut connection = disk::connect(path).await.map_err(damaged)?;
@@ -202,6 +217,12 @@ async fn writable(path: &Path) -> Result<SqliteConnection, StoreError> {
 
 async fn make_ready(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     check(connection).await?;
+    let query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'
+        AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = '_sqlx_migrations')";
+    let foreign: i64 = sqlx::query_scalar(query).fetch_one(&mut *connection).await?;
+    if foreign > 0 {
+        return Err(StoreError::Corrupt("it is a database of another program".to_owned()));
+    }
     MIGRATIONS.run(&mut *connection).await?;
     Ok(write::draw_id(connection).await?)
 }

@@ -136,7 +136,7 @@ async fn prepare(
     reader.close().await;
     let (events, head) = verified?;
     let connection = writable(copy).await.map_err(|error| match error {
-        StoreError::Migrate(sqlx::migrate::MigrateError::VersionMissing(_)) => RestoreError::Newer,
+        StoreError::Newer => RestoreError::Newer,
         other => RestoreError::of_backup(other),
     })?;
     let mut store = Store::of(state_dir, connection, false).await.map_err(RestoreError::of_backup)?;

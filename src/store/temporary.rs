@@ -10,6 +10,13 @@ use std::path::PathBuf;
 pub struct Temporary(pub PathBuf);
 
 impl Temporary {
+    /// Returns what to do if no folder can be made, or if it has too little space.
+    #[must_use]
+    pub fn remedy() -> String {
+        let folder = std::env::temp_dir();
+        format!("free some space in {}, or set TMPDIR to a folder with room for the ledger", folder.display())
+    }
+
     /// Makes a folder in the system's folder of temporary files.
     pub fn new() -> io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("bursar-{}", uuid::Uuid::new_v4()));

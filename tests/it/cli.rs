@@ -562,6 +562,31 @@ fn without_a_ledger_commands_say_how_it_is_created_or_recovered() {
 }
 
 #[test]
+fn an_empty_file_or_a_foreign_database_does_not_become_a_ledger() {
+    let site = Site::new();
+    let ledger = site.path("state/ledger.db");
+    fs::create_dir_all(site.path("state")).expect("the site is writable");
+    fs::write(&ledger, "").expect("the folder is writable");
+    for arguments in ["suspend user alice --reason x", "ledger verify", "users"] {
+        assert!(site.run(arguments, 1).contains("there is no ledger"), "{arguments}");
+    }
+    site.run(&format!("ledger backup {}", site.path("copy").display()), 1);
+    assert_eq!(fs::metadata(&ledger).map(|found| found.len()).ok(), Some(0));
+    let made = Command::new("sqlite3").arg(&ledger).arg("CREATE TABLE theirs (id)").status();
+    assert!(made.expect("sqlite3 is installed").success());
+    let refused = site.run("suspend user alice --reason x", 1);
+    assert!(refused.contains("a database of another program"), "{refused}");
+}
+
+#[test]
+fn a_login_does_not_wait_for_a_daemon_that_hangs() {
+    let site = Site::new();
+    let _silent = UnixListener::bind(site.path("control.sock")).expect("the folder is writable");
+    let said = site.run("ensure user alice --timeout 1s", 1);
+    assert!(said.contains("not ready within 1 s: bursard does not answer"), "{said}");
+}
+
+#[test]
 fn a_locked_or_damaged_ledger_is_named_as_such() {
     let site = Site::new();
     site.run("sync --once", 0);

@@ -261,6 +261,10 @@ fn ambiguous(kind: AccountKind, name: &str, several: &[&Account]) -> String {
     format!("{kind} {name:?} is ambiguous; use the id of the account instead of its name:\n{}", each.join("\n"))
 }
 
+/// Characters. Each order's reason and ticket are in the history for ever.
+const LONGEST_REASON: usize = 1000;
+const LONGEST_TICKET: usize = 200;
+
 fn note(actor: &str, target: &Target, now: Timestamp, must_say_why: bool) -> Result<Note, RequestRefusal> {
     note_of(actor, target.reason.as_deref(), target.ticket.as_deref(), now, must_say_why)
 }
@@ -275,6 +279,13 @@ fn note_of(
     let reason = reason.filter(|reason| !reason.trim().is_empty());
     if reason.is_none() && must_say_why {
         return refused(64, "--reason is missing: the history must say why".to_owned());
+    }
+    let ticket = ticket.filter(|ticket| !ticket.trim().is_empty());
+    for (what, text, most) in [("--reason", reason, LONGEST_REASON), ("--ticket", ticket, LONGEST_TICKET)] {
+        let length = text.map_or(0, |text| text.chars().count());
+        if length > most {
+            return refused(64, format!("{what} has {length} characters; at most {most} are kept in the history"));
+        }
     }
     let reason = reason.unwrap_or_default().to_owned();
     Ok(Note { actor: actor.to_owned(), reason, ticket: ticket.map(str::to_owned), at: now })
@@ -464,6 +475,16 @@ mod tests {
     use crate::orders::request::{ExceptionSet, ExceptionUnset};
     use crate::plan::testing::World;
     use crate::policy::{CredentialKind, OidcRule};
+
+    #[test]
+    fn a_reason_has_a_length_and_a_blank_ticket_is_none() {
+        let now = Timestamp::UNIX_EPOCH;
+        let long = "a".repeat(LONGEST_REASON + 1);
+        assert_eq!(note_of("root", Some(&long), None, now, true).map_err(|refusal| refusal.exit_code), Err(64));
+        assert!(note_of("root", Some(&long[1..]), None, now, true).is_ok());
+        assert_eq!(note_of("root", None, Some(&long), now, false).map_err(|refusal| refusal.exit_code), Err(64));
+        assert_eq!(note_of("root", None, Some(" "), now, false).map(|note| note.ticket), Ok(None));
+    }
 
     #[test]
     fn a_deleted_account_without_a_directory_entry_cannot_be_resumed() {

@@ -31,9 +31,17 @@ pub const MEASURED: [&str; 10] = [
     "limits.ephemeral-storage",
 ];
 
-/// Whether `text` is a quantity that is not negative, such as `16`, `500m`, `8Gi` or `1e3`.
+/// The largest amount of a quota, in units of 10^-9. Kubernetes silently lowers larger amounts to it.
+const LARGEST: i128 = i64::MAX as i128 * 1_000_000_000;
+
+/// Whether `text` is a quantity that is not negative and that Kubernetes keeps as it is, such as `16`, `500m`, `8Gi` or
+/// `1e3`.
 #[must_use]
 pub fn is_quantity(text: &str) -> bool {
+    nanos(text).is_some_and(|amount| amount <= LARGEST)
+}
+
+fn has_form(text: &str) -> bool {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let decimal = number.bytes().any(|b| b.is_ascii_digit()) && number.matches('.').count() <= 1;
@@ -73,7 +81,7 @@ pub fn sum(one: &str, other: &str) -> Option<String> {
 
 /// Returns the amount in units of 10^-9, which is the precision of Kubernetes.
 fn nanos(text: &str) -> Option<i128> {
-    if !is_quantity(text) {
+    if !has_form(text) {
         return None;
     }
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -146,10 +154,10 @@ mod tests {
 
     #[test]
     fn quantities_are_those_of_kubernetes() {
-        for good in ["16", "0", "500m", "8Gi", "1.5", ".5", "1e3", "2E", "1e-2"] {
+        for good in ["9223372036854775807", "16", "0", "500m", "8Gi", "1.5", ".5", "1e3", "2E", "1e-2"] {
             assert!(is_quantity(good), "{good}");
         }
-        for bad in ["", "sixteen", "-1", "8GB", "8gi", "1.2.3", ".", "1e", "8 Gi", "+-1"] {
+        for bad in ["10E", "1e400", "9223372036854775808", "", "sixteen", "-1", "8GB", "8gi", "1.2.3", ".", "1e", "8 Gi", "+-1"] {
             assert!(!is_quantity(bad), "{bad}");
         }
         assert!(is_count("16") && !is_count("1.5") && !is_count("500m"));

@@ -363,11 +363,25 @@ fn is_dn(text: &str) -> bool {
     })
 }
 
+/// What an error says of a URL for which [`has_login`] returns `true`. The URL is not quoted, because it may hold a
+/// password.
+pub const LOGIN_IN_URL: &str = "a URL contains a user or a password; remove them from it";
+
+/// Whether a URL names a user, and perhaps a password, before its host (RFC 3986, `userinfo`).
+#[must_use]
+pub fn has_login(url: &str) -> bool {
+    let authority = url.split_once("://").and_then(|(_, rest)| rest.split(['/', '?', '#']).next());
+    authority.is_some_and(|authority| authority.contains('@'))
+}
+
 fn check_ldap(ldap: &LdapConfig) -> Result<(), SourceError> {
     if ldap.urls.is_empty() {
         return Err(SourceError::new("urls", "names no server; for example ldaps://ldap.example.org".to_owned()));
     }
     for text in &ldap.urls {
+        if has_login(text) {
+            return Err(SourceError::new("urls", LOGIN_IN_URL.to_owned()));
+        }
         let Some(url) = ServerUrl::parse(text) else {
             let why = format!(
                 "{text:?} is not ldaps://host or ldap://host, with :port or without, nor ldapi://%2Fpath%2Fsocket"

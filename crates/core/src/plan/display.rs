@@ -23,7 +23,7 @@ use super::realm::RealmPlan;
 use super::realm::guard::{ApprovedRealmPlan, ROLES, USERS};
 use super::reaper::Waiting;
 use super::revocation::RevocationProgress;
-use super::wording::{counted, number};
+use super::wording::{counted, entries as counted_entries, number};
 use super::{AccountPlan, Action, Notice, Plan};
 use crate::desired::{Regeneration, Transition};
 use crate::identity::AccountName;
@@ -225,7 +225,7 @@ fn answered(source: &SourceState) -> String {
         unresolved: _,
     } = source;
     let server = server.as_deref().unwrap_or("no server");
-    let took = format!("{} entries in {}.{} s", number(*entries), took_ms / 1000, took_ms % 1000 / 100);
+    let took = format!("{} in {}.{} s", counted_entries(*entries), took_ms / 1000, took_ms % 1000 / 100);
     let numbers = numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
     match completeness {
         Completeness::Complete => format!("{server}  complete, {took}{numbers}"),

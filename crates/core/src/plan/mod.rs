@@ -32,7 +32,7 @@ pub mod subjects;
 mod tenant;
 pub mod unknown;
 mod volume;
-mod wording;
+pub mod wording;
 
 #[cfg(test)]
 mod binding_tests;

@@ -2,6 +2,12 @@
 
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 
+/// Returns a number of directory entries, such as `1 entry`.
+#[must_use]
+pub fn entries(count: u64) -> String {
+    if count == 1 { "1 entry".to_owned() } else { format!("{} entries", number(count)) }
+}
+
 pub(super) fn counted(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{} {noun}s", number(count)) }
 }

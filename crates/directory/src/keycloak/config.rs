@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 
-use crate::source::{CONNECT_TIMEOUT, Secret, SourceError, TIMEOUT};
+use crate::source::{CONNECT_TIMEOUT, LOGIN_IN_URL, Secret, SourceError, TIMEOUT, has_login};
 
 /// The default time between two reads. Keycloak does not report changes, and reading 5,000 people keeps it busy for
 /// some seconds.
@@ -72,6 +72,9 @@ impl KeycloakConfig {
     /// Checks everything that can be checked without reaching the server.
     pub fn check(&self) -> Result<(), SourceError> {
         let wrong = |key, why: String| Err(SourceError::new(key, why));
+        if has_login(&self.url) {
+            return wrong("url", LOGIN_IN_URL.to_owned());
+        }
         let Some(url) = self.server() else {
             return wrong("url", format!("{:?} is not https://host, with :port and path or without", self.url));
         };

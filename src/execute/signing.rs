@@ -222,7 +222,7 @@ async fn create(server: &ApiServer, name: &str, unsigned: Unsigned<'_>) -> Resul
     }
 }
 
-/// Removes a request of ours that the watch has not shown yet.
+/// Removes a request of Bursar that the watch has not shown yet.
 async fn remove_unseen(server: &ApiServer, name: &str) -> Result<(), SigningError> {
     match server.ask(&format!("{PATH}/{name}"), Ask::Get).await {
         Ok(found) if found.object["metadata"]["labels"][MANAGED_BY] == MANAGER => {

@@ -382,7 +382,7 @@ fn stands(look: Look<'_>, action: &Action) -> bool {
     })
 }
 
-/// Returns the service account of ours that a subject of a binding names, if any.
+/// Returns the service account of Bursar that a subject of a binding names, if any.
 fn holder_of_tokens(binding: &ObjectKey, subject: &Value) -> Option<ObjectKey> {
     let name = subject["name"].as_str().filter(|_| is_service_account(subject))?;
     of_service_account(name)?;

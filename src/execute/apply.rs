@@ -118,8 +118,8 @@ pub(super) async fn path_of(server: &ApiServer, key: &ObjectKey) -> Result<Strin
     Ok(kind.path(key.namespace.as_deref(), Some(&key.name)))
 }
 
-/// Whether an object is Bursar's: it has our label, or the label was removed and the managed fields still show that we
-/// applied it.
+/// Whether an object is Bursar's: it has Bursar's label, or the label was removed and the managed fields still show
+/// that Bursar applied it.
 pub(super) fn is_ours(object: &Value) -> bool {
     let entries = object["metadata"]["managedFields"].as_array();
     object["metadata"]["labels"][MANAGED_BY] == MANAGER

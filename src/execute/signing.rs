@@ -2,7 +2,7 @@
 //! denied, failed or deleted. One watch for each cluster serves all callers that wait.
 //!
 //! Each holder has at most one request, with a name made from the holder. A request that an earlier run left behind is
-//! removed first. The approval names the uid of the request that we created, so a request that somebody put in its
+//! removed first. The approval names the uid of the request that Bursar created, so a request that somebody put in its
 //! place is never approved.
 
 use std::time::{Duration, Instant};

@@ -24,7 +24,7 @@ pub struct Asked<'a> {
     pub organizations: BTreeSet<&'a str>,
     /// The `serialNumber` of the subject (RFC 4519, 2.31).
     pub serial_number: Option<&'a str>,
-    /// The `SubjectPublicKeyInfo` of our key, DER (RFC 5280, 4.1).
+    /// The `SubjectPublicKeyInfo` of the generated key, DER (RFC 5280, 4.1).
     pub public_key: &'a [u8],
     /// The authorities that the API server trusts for clients (`--client-ca-file`), PEM; `None` if they are unknown.
     pub authorities: Option<&'a str>,

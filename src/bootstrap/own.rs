@@ -193,8 +193,8 @@ pub(super) async fn obtain(
     Ok(OwnCredential { kubeconfig, issued })
 }
 
-/// Requests and approves a certificate of a program of ours, and checks it. Returns the certificate as PEM, and its
-/// fingerprint and validity.
+/// Requests and approves a certificate of one of Bursar's programs, and checks it. Returns the certificate as PEM, and
+/// its fingerprint and validity.
 pub(super) async fn signed(
     server: &ApiServer,
     key: &NewKey,

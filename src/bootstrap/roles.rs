@@ -129,7 +129,7 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
         rules.push(named(ManagedKind::Secret.group(), plural, &needs.secrets, verbs));
     }
     if !needs.hosts.is_empty() {
-        // The admission policy limits this to service accounts of ours, by their names (`bursar-g…`).
+        // The admission policy limits this to Bursar's service accounts, by their names (`bursar-g…`).
         rules.push(rule_of(ManagedKind::ServiceAccount));
         rules.push(rule("", &["serviceaccounts/token"], &["create"]));
     }

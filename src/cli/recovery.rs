@@ -1,5 +1,5 @@
-//! `bursar ledger restore FILE`, `bursar ledger rebuild` and `bursar takeover`: recover the ledger after a loss. They
-//! act at once, under the daemon's lock.
+//! `bursar ledger restore FILE`, `bursar ledger rebuild` and `bursar takeover`: recover the ledger after a loss. Each
+//! command does the work itself, and fails while another process holds the ledger's lock, as `bursard` does.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -28,7 +28,7 @@ const NEXT: &str =
 pub(super) async fn restore(context: &Context, path: &Path, older: bool) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     may()?;
-    // Opened as the caller, because user `bursar` may not be allowed to read it.
+    // The file is opened before the process becomes user `bursar`, which may have no right to read it.
     let backup = File::open(path).and_then(|file| {
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
     });
@@ -153,8 +153,8 @@ pub(super) fn may() -> Result<(), Failure> {
     if may_act() { Ok(()) } else { Err(Failure::new(Exit::Forbidden, "this needs root or user bursar")) }
 }
 
-/// Returns no key if the seal's key is lost. Then no seal of a namespace can be verified, and `init` generates a new
-/// key.
+/// Returns an empty list if the file with the key of the seals is lost. In that case no seal of a namespace can be
+/// verified, and `bursar init` generates a new key.
 fn public_keys(state_dir: &Path) -> Result<Vec<[u8; 32]>, Failure> {
     if !state_dir.join(bootstrap::SEAL_KEY).exists() {
         return Ok(Vec::new());

@@ -21,12 +21,12 @@ pub struct Caller {
     pub uid: u32,
     /// The uid's name on this host.
     pub name: Option<String>,
-    /// Whether the caller may give orders: root, our own user, or a member of both [`ADMIN_GROUP`] and
+    /// Whether the caller may give orders: root, the daemon's own user, or a member of both [`ADMIN_GROUP`] and
     /// [`READER_GROUP`].
     pub may_order: bool,
-    /// Whether the caller may read all accounts: root, our own user, or a member of [`READER_GROUP`].
+    /// Whether the caller may read all accounts: root, the daemon's own user, or a member of [`READER_GROUP`].
     pub may_read: bool,
-    /// Whether the caller can read every password and file that the daemon can: root or our own user.
+    /// Whether the caller can read every password and file that the daemon can: root or the daemon's own user.
     pub may_read_secrets: bool,
 }
 
@@ -46,7 +46,7 @@ impl From<UCred> for Peer {
 }
 
 impl Peer {
-    /// Whether this is root or our own user. They need no groups for their rights.
+    /// Whether this is root or the daemon's own user. They need no groups for their rights.
     #[must_use]
     pub fn is_trusted(&self) -> bool {
         let uid = Uid::from_raw(self.uid);
@@ -60,7 +60,7 @@ impl Caller {
     #[must_use]
     pub fn of(peer: Peer) -> Self {
         let user = User::from_uid(Uid::from_raw(peer.uid)).ok().flatten();
-        // The lookup of groups asks all name services, so root and our own user must not wait for it.
+        // The lookup of groups asks all name services, so root and the daemon's own user must not wait for it.
         let groups = user.as_ref().filter(|_| !peer.is_trusted()).map(group_names).unwrap_or_default();
         let (may_order, may_read) = rights(peer.is_trusted(), &groups);
         let name = user.map(|user| user.name);
@@ -69,7 +69,7 @@ impl Caller {
         Self { actor, uid: peer.uid, name, may_order, may_read, may_read_secrets: peer.is_trusted() }
     }
 
-    /// Returns root or our own user without asking a name service: numbers take the place of names.
+    /// Returns root or the daemon's own user without asking a name service: numbers take the place of names.
     #[must_use]
     pub fn unnamed(peer: Peer) -> Self {
         let actor = login_uid(peer.pid).unwrap_or(peer.uid).to_string();

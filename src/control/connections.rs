@@ -41,7 +41,7 @@ const OTHERS_BODY_LIMIT: usize = 16 << 10;
 const UNIDENTIFIED_CONNECTIONS: usize = 128;
 /// The number of such connections of one user.
 const UNIDENTIFIED_CONNECTIONS_OF_ONE: usize = 16;
-/// How long root and our own user wait for their names, which appear only in the history.
+/// How long root and the daemon's own user wait for their names, which appear only in the history.
 const NAMED_WITHIN: Duration = Duration::from_secs(1);
 /// The number of these lookups that may hang at once, because each occupies a thread.
 const NAME_LOOKUPS: usize = 16;
@@ -104,9 +104,9 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Identifies the caller and takes a place for the connection; `None` if no place is free. Root and our own user
-    /// need no place and no answer of the name services: they must be able to suspend people while everybody else
-    /// waits.
+    /// Identifies the caller and takes a place for the connection; `None` if no place is free. Root and the daemon's
+    /// own user need no place and no answer of the name services: they must be able to suspend people while everybody
+    /// else waits.
     async fn admit(
         &self,
         peer: Option<Peer>,
@@ -194,7 +194,8 @@ mod tests {
     struct Socket(tempfile::TempDir);
 
     impl Socket {
-        /// Serves connections. The first ones come from the uids `others`, and all later ones from our own uid.
+        /// Serves connections. The first ones come from the uids `others`, and all later ones from the uid of the test
+        /// itself.
         fn served(others: Vec<u32>, identify: impl Fn(Peer) -> Caller + Clone + Send + 'static) -> Self {
             let folder = tempfile::tempdir().expect("a temporary folder is created");
             let listener = UnixListener::bind(folder.path().join("socket")).expect("the socket is bound");

@@ -1,4 +1,4 @@
-//! Writes one object by server-side apply. The object is ours or does not exist yet. An object of somebody else is
+//! Writes one object by server-side apply. The object is Bursar's or does not exist yet. An object of somebody else is
 //! taken over only if an administrator orders that.
 //!
 //! Apply would silently take over a foreign object, so each request names the object that it expects. A known object is
@@ -39,7 +39,7 @@ const NO_OBJECT: &str = "1";
 pub enum Claim<'a> {
     /// No condition, because an administrator ordered to take the object over.
     Any,
-    /// The object is ours.
+    /// The object is Bursar's.
     Ours,
     /// The object is a service account that has our label or this uid. The field manager proves nothing here: any
     /// client may call itself `bursar`, and somebody may hold tokens of a service account that others made. Only Bursar
@@ -118,8 +118,8 @@ pub(super) async fn path_of(server: &ApiServer, key: &ObjectKey) -> Result<Strin
     Ok(kind.path(key.namespace.as_deref(), Some(&key.name)))
 }
 
-/// Whether an object is ours: it has our label, or the label was removed and the managed fields still show that we
-/// applied it.
+/// Whether an object is Bursar's: it has Bursar's label, or the label was removed and the managed fields still show
+/// that Bursar applied it.
 pub(super) fn is_ours(object: &Value) -> bool {
     let entries = object["metadata"]["managedFields"].as_array();
     object["metadata"]["labels"][MANAGED_BY] == MANAGER
@@ -136,7 +136,7 @@ async fn create(
 ) -> Result<Applied, StepError> {
     match apply_where(server, path, manifest, "resourceVersion", NO_OBJECT).await {
         Ok(answer) => Ok(Applied { object: answer.object, created: answer.created, adopted: false }),
-        // The object exists. It may still be ours, for example recreated or with another uid.
+        // The object exists. It may still be Bursar's, for example recreated or with another uid.
         Err(error) if error.code() == Some(409) => {
             let found = server.ask(path, Ask::Get).await.map_err(|error| refused(key, error))?;
             apply_found(server, key, path, manifest, (&found.object, claim)).await

@@ -152,7 +152,7 @@ impl CsrWatch {
         self.shared.state.lock().known.get(uid).is_some_and(|seen| seen.approved)
     }
 
-    /// Records that we removed the request, before the watch shows it.
+    /// Records that Bursar removed the request, before the watch shows it.
     pub(super) fn removed(&self, uid: &str) {
         let mut state = self.shared.state.lock();
         state.known.remove(uid);

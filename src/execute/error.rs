@@ -20,10 +20,10 @@ use crate::ledger::{CERTIFICATE, FOREIGN, OVERWRITTEN};
 /// A failed step. It ends the rest of its account's steps in its cluster, and affects no other account.
 #[derive(Debug, Error)]
 pub enum StepError {
-    /// An object with this name is not ours.
+    /// An object with this name does not belong to Bursar.
     #[error("{key} belongs to somebody else")]
     Foreign { key: ObjectKey },
-    /// An object of ours is being deleted, so a write to it would be lost.
+    /// An object of Bursar is being deleted, so a write to it would be lost.
     #[error("{key} is being deleted")]
     Deleting { key: ObjectKey },
     /// Nothing can be created in a namespace that is being deleted.

@@ -1,6 +1,6 @@
-//! Removes what would let somebody act in a suspended namespace without a credential of ours: Secrets that Kubernetes
-//! fills with tokens (without reading them), and the default service account, which makes the tokens of pods invalid.
-//! Then lists the changes in the namespace from the metadata alone.
+//! Removes what would let somebody act in a suspended namespace without a credential that Bursar issued: Secrets that
+//! Kubernetes fills with tokens (without reading them), and the default service account, which makes the tokens of pods
+//! invalid. Then lists the changes in the namespace from the metadata alone.
 
 use std::collections::{BTreeSet, HashSet};
 

@@ -1,4 +1,4 @@
-//! The work in homes besides the delivery of credentials: removes our entries, leaves notices, writes SSH keys and
+//! The work in homes besides the delivery of credentials: removes Bursar's entries, leaves notices, writes SSH keys and
 //! checks what was delivered. `bursar-homed` does the work; this module makes its requests and interprets the answers.
 
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ use crate::ledger::{Delivery, LedgerState};
 use crate::plan::Expected;
 use crate::policy::Cluster;
 
-/// Returns the names of our entries in a kubeconfig: the cluster's name for the default endpoint (`prod`), and the
+/// Returns the names of Bursar's entries in a kubeconfig: the cluster's name for the default endpoint (`prod`), and the
 /// cluster's name with the endpoint's name for another endpoint (`prod-external`). Only the user entry has a prefix
-/// that marks it as ours, because nobody types its name.
+/// that marks it as Bursar's, because nobody types its name.
 #[must_use]
 pub fn entry_names<'a>(
     cluster: &ClusterName,
@@ -85,8 +85,8 @@ pub async fn make_directory(
     }
 }
 
-/// Removes our entries of a cluster, for all its endpoints. If the cluster is no longer configured (`face` is `None`),
-/// `bursar-homed` finds the entries by our user entry.
+/// Removes Bursar's entries of a cluster, for all its endpoints. If the cluster is no longer configured (`face` is
+/// `None`), `bursar-homed` finds the entries by Bursar's user entry.
 pub(super) async fn remove(
     homes: &HomedClient,
     cluster: &ClusterName,
@@ -97,7 +97,7 @@ pub(super) async fn remove(
     let names = entry_names(cluster, face.map_or("", |face| &face.default_endpoint), endpoints);
     let request = Request::new(target(home, mount), Work::RemoveKubeconfig { names });
     match homes.call(&request).await {
-        // A home that is gone contains nothing of ours. `bursar-homed` reports it only if the home's file system is
+        // A home that is gone contains nothing of Bursar. `bursar-homed` reports it only if the home's file system is
         // mounted.
         Ok(Answer::Removed { .. }) | Err(HomedClientError::Home(HomeError::MissingHome { .. })) => Ok(()),
         Ok(_) => Err(StepError::HomeAnswer),
@@ -105,8 +105,8 @@ pub(super) async fn remove(
     }
 }
 
-/// Replaces a credential by a notice. Returns `None` if the home does not accept the file; then our entries are removed
-/// without a notice.
+/// Replaces a credential by a notice. Returns `None` if the home does not accept the file; then Bursar's entries are
+/// removed without a notice.
 pub(super) async fn leave(
     homes: &HomedClient,
     cluster: &ClusterName,
@@ -176,8 +176,8 @@ async fn rewritten(
     }
 }
 
-/// Makes the home contain exactly these SSH keys of ours. Returns whether that changed anything, and the mount of the
-/// home.
+/// Makes the home contain exactly these SSH keys in Bursar's block. Returns whether that changed anything, and the
+/// mount of the home.
 pub(super) async fn ssh_keys(
     homes: &HomedClient,
     (home, mount): (&DesiredHome, Option<PathBuf>),

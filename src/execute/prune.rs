@@ -1,4 +1,4 @@
-//! Deletes objects of ours that are no longer wanted, with a UID precondition, so that an object that somebody else
+//! Deletes objects of Bursar that are no longer wanted, with a UID precondition, so that an object that somebody else
 //! recreated is left alone. If a finalizer keeps a binding, its subjects are removed.
 
 use serde_json::json;

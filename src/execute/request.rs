@@ -71,7 +71,7 @@ impl fmt::Debug for ApiServer {
 #[derive(Debug, Clone, Copy)]
 pub enum Ask<'a> {
     Get,
-    /// Server-side apply of a manifest. Fields that others own become ours.
+    /// Server-side apply of a manifest. Fields that others own become Bursar's.
     Apply(&'a Value),
     /// Like [`Self::Apply`], but refused (409) if somebody else owns a field with another value.
     ApplyUnowned(&'a Value),

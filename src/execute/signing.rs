@@ -2,7 +2,7 @@
 //! denied, failed or deleted. One watch for each cluster serves all callers that wait.
 //!
 //! Each holder has at most one request, with a name made from the holder. A request that an earlier run left behind is
-//! removed first. The approval names the uid of the request that we created, so a request that somebody put in its
+//! removed first. The approval names the uid of the request that Bursar created, so a request that somebody put in its
 //! place is never approved.
 
 use std::time::{Duration, Instant};
@@ -222,7 +222,7 @@ async fn create(server: &ApiServer, name: &str, unsigned: Unsigned<'_>) -> Resul
     }
 }
 
-/// Removes a request of ours that the watch has not shown yet.
+/// Removes a request of Bursar that the watch has not shown yet.
 async fn remove_unseen(server: &ApiServer, name: &str) -> Result<(), SigningError> {
     match server.ask(&format!("{PATH}/{name}"), Ask::Get).await {
         Ok(found) if found.object["metadata"]["labels"][MANAGED_BY] == MANAGER => {

@@ -1,5 +1,5 @@
-//! Merges what a cluster's watches report and what the API server answers to our own writes into one inventory.
-//! Whichever comes first, an older state never replaces a newer one, and our own writes are not drift. PURE.
+//! Merges what a cluster's watches report and what the API server answers to Bursar's own writes into one inventory.
+//! Whichever comes first, an older state never replaces a newer one, and Bursar's own writes are not drift. PURE.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct Cache {
     keys: BTreeSet<ObjectKey>,
     /// The few objects that are being written, each with whether a watch reported a change since the write began.
     writing: BTreeMap<ObjectKey, bool>,
-    /// The answers to our writes since the lists in progress began. A list may be older than these answers.
+    /// The answers to Bursar's writes since the lists in progress began. A list may be older than these answers.
     written_while_listing: BTreeMap<ObjectKey, ObservedObject>,
     /// The kinds that are being listed.
     listing: BTreeSet<WatchedKind>,
@@ -145,7 +145,7 @@ impl Cache {
         repairs.insert(key.clone(), Repairs::after(repairs.get(key), now));
     }
 
-    /// The server accepted our deletion. `gone` is false if finalizers still hold the object.
+    /// The server accepted Bursar's deletion. `gone` is false if finalizers still hold the object.
     pub fn deleted(&mut self, key: &ObjectKey, gone: bool) {
         let objects = &mut Arc::make_mut(&mut self.inventory).objects;
         if gone {
@@ -164,8 +164,8 @@ impl Cache {
         self.writing.remove(key).unwrap_or(false)
     }
 
-    /// Whether a change comes from somebody else. While we write the object, the change is only noted, and the end of
-    /// the write reports it.
+    /// Whether a change comes from somebody else. While Bursar writes the object, the change is only noted, and the end
+    /// of the write reports it.
     fn is_news_of_others(&mut self, key: &ObjectKey) -> bool {
         match self.writing.get_mut(key) {
             Some(heard) => {

@@ -166,7 +166,7 @@ impl ClusterWatch {
         self.shared.state.lock().cache.repaired(key, now);
     }
 
-    /// Announces a write of ours. The result must be held until the write has ended.
+    /// Announces a write of Bursar. The result must be held until the write has ended.
     #[must_use]
     pub fn write<'a>(&'a self, key: &'a ObjectKey) -> Writing<'a> {
         self.shared.state.lock().cache.write_begins(key);

@@ -56,7 +56,7 @@ impl Search<'_> {
         });
         let looks = places.filter_map(|(id, account, cluster, tenant)| {
             let DesiredTenant { credentials, home: Some(home), .. } = &**tenant else { return None };
-            // Tokens are short-lived, and logins leave nothing of ours in a home.
+            // Tokens are short-lived, and logins leave no entry of Bursar in a home.
             let credential = credentials.iter().find(|it| matches!(it.proof, Proof::Certificate { .. }))?;
             Some(async move {
                 let held = self.held(cluster, account, credential, home).await;

@@ -1,5 +1,5 @@
-//! Makes a ledger from a backup or another host the owner of its clusters: the ledger learns what happened in the
-//! clusters since the backup, and gets an id that no copy of the ledger has.
+//! Transfers the ownership of the clusters to this ledger, which comes from a backup or from another host: the ledger
+//! learns what happened in the clusters since the backup, and gets an id that no copy of the ledger has.
 
 use bursar_directory::{self as directory, Pass};
 use jiff::Timestamp;

@@ -108,7 +108,7 @@ pub fn after(report: &CycleReport, answer: &OrderAnswer) -> Vec<RequestRefusal> 
         unfinished.map(|one| RequestRefusal { exit_code: if one.refused { 3 } else { 1 }, text: one.to_string() });
     let said: BTreeSet<&AccountName> = report.unfinished.iter().map(|one| &one.account).collect();
     let failing = report.failing.iter().filter(|it| ordered.contains(&it.account) && !said.contains(&it.account));
-    // A foreign object waits for `bursar adopt`; the order has nothing of ours to change.
+    // A foreign object waits for `bursar adopt`; the order has no object of Bursar to change.
     let failing = failing.filter(|failing| failing.step != FOREIGN);
     // A failing home does not make an order about a quota unfinished.
     let failing =

@@ -77,7 +77,7 @@ pub(super) struct Context<'a> {
     pub(super) instance: &'a str,
 }
 
-/// The connection to a cluster, and what shows whether the cluster still belongs to us.
+/// The connection to a cluster, and what shows whether the cluster still belongs to this ledger.
 pub(super) struct Link {
     pub(super) owner: OwnerWatch,
     mark: Arc<MarkKeeper>,

@@ -18,10 +18,10 @@ pub(super) const LIFETIME: Duration = Duration::from_hours(7 * 24);
 const LIFETIME_MIN: Duration = Duration::from_mins(10);
 /// The greatest lifetime of certificates. No signer grants more, and it must fit into `expirationSeconds`.
 const LIFETIME_MAX: Duration = Duration::from_hours(10 * 365 * 24);
-/// The default lifetime of tokens: a leaked token is worth little, and 20 minutes are left to renew it.
+/// The default lifetime of tokens: a leaked token is worth little, and the daemon has the last 20 minutes to renew it.
 pub(super) const TOKEN_LIFETIME: Duration = Duration::from_hours(1);
-/// The most hosts of a class. Each host has a Secret that is watched by its name. A host is a system outside the
-/// cluster, such as a compute element, and not each of its nodes.
+/// The maximum number of hosts in a class. Bursar watches one Secret for each host, by its name. A host is a system
+/// outside the cluster, such as a compute element; its nodes do not count as hosts.
 const HOSTS_MAX: usize = 50;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

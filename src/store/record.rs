@@ -294,7 +294,7 @@ impl From<Order> for OrderRow {
     }
 }
 
-/// `accepted` is a number in the file, because STRICT tables have no boolean type.
+/// `accepted` is stored as 0 or 1, because STRICT tables have no boolean type.
 #[derive(Serialize, Deserialize)]
 pub struct MarkRow {
     source: String,
@@ -379,7 +379,7 @@ pub struct ApprovalRow {
     pub until: Option<Timestamp>,
 }
 
-/// The key columns of an object, in each table that has them.
+/// The columns that identify an object of a cluster. Every table about such objects has them.
 #[derive(Serialize, Deserialize)]
 pub struct KeyColumns {
     cluster: ClusterName,
@@ -390,7 +390,7 @@ pub struct KeyColumns {
 }
 
 impl KeyColumns {
-    /// Returns the names that other objects have as well.
+    /// Returns the names that many rows have in common, so that the loaded rows can share their memory.
     pub fn names(&mut self) -> [&mut SharedText; 3] {
         [&mut self.cluster.0, &mut self.namespace, &mut self.name]
     }
@@ -440,7 +440,7 @@ pub struct StoppedRow {
     pub stopped: StoppedWorkload,
 }
 
-/// The digest of the tenant's own part of the desired state when the tenant last needed no change
+/// The digest that the tenant's own part of the desired state had when the tenant last needed no change
 /// ([`LedgerState::settled`](crate::ledger::LedgerState::settled)).
 #[derive(Serialize, Deserialize)]
 pub struct Own {
@@ -455,7 +455,8 @@ pub struct OverrideRow {
     cluster: String,
     #[serde(default)]
     amount: String,
-    /// Text, because the open end is later than `jiff`'s last timestamp.
+    /// A timestamp. The column is text, because an override without an end has [`OPEN_END`], which is later than
+    /// `jiff`'s last timestamp.
     #[serde(default)]
     until: String,
     note: Option<Note>,
@@ -528,7 +529,7 @@ pub struct RevocationRow {
     pub revocation: BulkRevocation,
 }
 
-/// `stopped` is a number in the file, because STRICT tables have no boolean type.
+/// `stopped` is stored as 0 or 1, because STRICT tables have no boolean type.
 #[derive(Serialize, Deserialize)]
 pub struct PaceRow {
     class: String,

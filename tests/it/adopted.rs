@@ -496,7 +496,7 @@ fn a_foreign_object_in_one_adopted_namespace_delays_no_certificate_and_no_other_
     let mut world = site("profalien", MANY);
     let old = world.folder.join("stolen");
     std::fs::copy(kubeconfig(&world, "ada"), &old).expect("the kubeconfig can be copied");
-    // A role binding of somebody else has the name of ours before the namespace is adopted.
+    // A role binding of somebody else has the name that Bursar would use, before the namespace is adopted.
     world.kubectl(&["create", "namespace", "lab-a"]);
     let theirs =
         ["create", "rolebinding", "bursar-bursar-tenant", "--clusterrole=view", "--user=mallory", "-n", "lab-a"];

@@ -217,7 +217,7 @@ fn paths(code: &str) -> Vec<String> {
 }
 
 /// Resolves `self` and `super` in a file of `module` to a path of the crate without the leading `crate::`. No crate
-/// that we use has the name of one of our modules, so paths stay unambiguous.
+/// that is used has the name of one of Bursar's modules, so paths stay unambiguous.
 fn absolute(module: &str, path: &str) -> String {
     let mut place: Vec<&str> = module.split("::").collect();
     let mut rest = path;

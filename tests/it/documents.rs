@@ -125,7 +125,7 @@ fn every_admission_rule_says_what_it_does_not_prevent() {
     let by_webhook = ["uid", "host", "images", "hosts", "annotations", "volumes", "claims", "lifetime"];
     let by_api_server = ["services", "scheduling", "sysctls", "ingress", "claims.storage_classes", "hosts.fields"];
     let named = by_webhook.into_iter().chain(by_api_server).map(|rule| format!("`{rule}`"));
-    let always = ["identity", "suspended", "ours", "scale", "approvals"].map(str::to_owned);
+    let always = ["identity", "suspended", "objects", "scale", "approval"].map(str::to_owned);
     for rule in named.chain(always) {
         let row = text.lines().find(|line| line.starts_with(&format!("| {rule} |")));
         let cells: Vec<&str> = row.unwrap_or_else(|| panic!("{rule} has no row")).split(" | ").map(str::trim).collect();

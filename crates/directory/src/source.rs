@@ -92,7 +92,7 @@ pub struct LdapConfig {
     pub bind_dn: Option<String>,
     /// The password of `bind_dn`.
     pub password: Option<Secret>,
-    /// Our certificate in TLS. If it is set, the bind is SASL EXTERNAL (RFC 4513, 5.2.3).
+    /// The client certificate in TLS. If it is set, the bind is SASL EXTERNAL (RFC 4513, 5.2.3).
     pub identity: Option<ClientIdentity>,
     /// The number of values of an attribute to request at once; `None` for as many as the server sends (Active
     /// Directory: 1,500). Needed only if the server cannot send a whole group within `timeout`.
@@ -134,7 +134,7 @@ impl LdapConfig {
     }
 }
 
-/// A certificate of our own, with its key.
+/// A client certificate, with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientIdentity {
     /// PEM: the certificate, and those between it and the issuer.

@@ -113,8 +113,8 @@ impl OurEntries {
         self.clusters.is_empty() && self.contexts.is_empty() && self.users.is_empty()
     }
 
-    /// Returns the first names of each list, as many as an answer may contain. No name of ours has control characters,
-    /// which take six bytes each in JSON.
+    /// Returns the first names of each list, as many as an answer may contain. No name that Bursar writes has control
+    /// characters, which take six bytes each in JSON.
     #[must_use]
     pub fn told(self) -> Self {
         let few = |names: BTreeSet<String>| {

@@ -1,8 +1,9 @@
-//! LDIF (RFC 2849) of people, tools and groups. Each function returns complete records, each ending with an empty line.
+//! Builds LDIF (RFC 2849) of people, tools and groups. Each function returns complete records, each ending with an
+//! empty line.
 
 use std::fmt::Write as _;
 
-/// The private group of all people, as at Toolforge.
+/// The number of the primary group that all people share, as at Toolforge.
 pub const PEOPLE_GID: u32 = 500;
 
 /// The organizational unit `ou=NAME,PARENT`.

@@ -1,7 +1,8 @@
-//! Real servers on loopback for the tests, the demo and the figures: Kubernetes control planes, LDAP servers, Keycloak.
+//! Starts real servers on loopback for the tests, the demo and the benchmarks: Kubernetes control planes, LDAP servers,
+//! Keycloak.
 //!
-//! They all end with the process that started them, even if it is killed: see [`process`] and [`folder`]. Nothing here
-//! depends on Bursar.
+//! Every server ends with the process that started it, even if that process is killed: see [`process`] and [`folder`].
+//! This crate does not depend on Bursar's crates.
 
 #![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines")]
 #![allow(clippy::missing_panics_doc, clippy::must_use_candidate, reason = "a test panics on every error")]

@@ -60,7 +60,7 @@ pub(super) fn service() -> String {
 }
 
 /// A webhook sees whole objects, and a mutating one can change them. A configuration that matches too much would
-/// control the cluster; one that matches less than ours, or fails open, would enforce nothing. Therefore each
+/// control the cluster; one that matches less than Bursar's, or fails open, would enforce nothing. Therefore each
 /// configuration must be exactly the one that `bursar webhook install` writes. Only the webhook's address and the
 /// exempt requests may differ.
 pub(super) fn hooks() -> String {

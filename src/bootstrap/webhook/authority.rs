@@ -1,5 +1,5 @@
-//! The certificate authorities that the API server trusts for the webhook. They are our own, in the state folder, and
-//! sign the webhook's certificates.
+//! The certificate authorities that the API server trusts for the webhook. Bursar generates them, keeps them in the
+//! state folder, and signs with them the webhook's certificates.
 //!
 //! An authority signs only after the API server has had time to trust it, and is trusted until it expires. A pod of the
 //! webhook can therefore still present an older certificate without being rejected.
@@ -34,14 +34,14 @@ const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
 /// API servers apply a new configuration within seconds. An API server that works never needs an hour.
 pub(super) const SETTLES: SignedDuration = SignedDuration::from_hours(1);
 
-/// One of our certificate authorities.
+/// One of Bursar's certificate authorities.
 struct Authority {
     pem: String,
     key: Zeroizing<String>,
     issued: Issued,
 }
 
-/// All our authorities, oldest first.
+/// All authorities of this host, oldest first.
 pub(super) struct Authorities {
     folder: PathBuf,
     own: Vec<Authority>,
@@ -89,8 +89,8 @@ impl Authorities {
         Ok(())
     }
 
-    /// Returns the authorities that the API server must trust: our own, and the unexpired authorities of `believed`,
-    /// which the API server trusts already and which may belong to a former host.
+    /// Returns the authorities that the API server must trust: those of this host, and the unexpired authorities of
+    /// `believed`, which the API server trusts already and which may belong to a former host.
     pub(super) fn bundle(&self, believed: &str, now: Timestamp) -> String {
         let mut bundle: Vec<String> = self.own.iter().map(|authority| authority.pem.trim().to_owned()).collect();
         for pem in certificates(believed) {

@@ -2,7 +2,7 @@
 //!
 //! Requests for objects that belong neither to a tenant nor to Bursar never wait for the webhook. Pods, workloads,
 //! routes and claims are matched by the label of their namespace, and namespaces by their own label. Bursar's objects
-//! are matched by their own label in any namespace, because adopted namespaces have no label of ours. The daemon
+//! are matched by their own label in any namespace, because adopted namespaces have no label of Bursar. The daemon
 //! admission policy makes the daemon keep these selectors.
 
 use base64::Engine as _;

@@ -20,8 +20,8 @@ fn selector() -> Value {
     json!({"app.kubernetes.io/name": WEBHOOK})
 }
 
-/// The identity of the webhook, which `init` creates: a service account in the cluster, a user outside. It may only
-/// read namespaces.
+/// The identity of the webhook, which `init` creates: a service account if it runs in the cluster, a user if it runs
+/// outside. The identity may only read namespaces.
 pub(in crate::bootstrap) fn identity() -> [Value; 3] {
     let account = json!({
         "apiVersion": "v1",

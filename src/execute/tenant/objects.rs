@@ -77,8 +77,8 @@ impl TenantExecution<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Writes or deletes an object. If our policy refuses it and its namespace is in `written`, it is retried for a
-    /// moment.
+    /// Writes or deletes an object. If Bursar's admission policy refuses it and its namespace is in `written`, it is
+    /// retried for a moment.
     pub(super) async fn object(
         &self,
         effects: &ClusterEffects,
@@ -142,7 +142,8 @@ impl TenantExecution<'_> {
         // After a recovery, the seal's key may be another one. Within this time, every namespace gets its record.
         let is_recovered = ledger.learned_at.is_some_and(|at| now.duration_since(at).abs() < RECOVERS);
         if is_token_holder(key) {
-            // If a service account lost its label, the watch does not see it, and only its uid shows that it is ours.
+            // If a service account lost its label, the watch does not see it, and only its uid shows that Bursar
+            // created it.
             Claim::Made(ledger.objects.get(key).map(|record| &record.uid))
         } else if self.account.adopts.contains(&key.said()) {
             Claim::Any

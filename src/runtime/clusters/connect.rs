@@ -141,7 +141,7 @@ impl Clusters {
         answers.collect()
     }
 
-    /// Begins to watch a cluster that belongs to us.
+    /// Begins to watch a cluster that belongs to this ledger.
     fn take(&mut self, cluster: ClusterName, reached: Reached, mark: Arc<MarkKeeper>, context: Context<'_>) {
         let Context { settings, ledger, metrics, now, .. } = context;
         let Reached { seen: Seen { client, said, .. }, renewal, credential, file, own, .. } = reached;

@@ -68,7 +68,8 @@ pub async fn read_by(source: &SourceConfig, pass: &Pass) -> SourceRead {
     fetch(sources, pass, &policy(), daemon::now()).await.reads.pop().expect("every source has a read")
 }
 
-/// Checks that a read of changes shows the same as a full read.
+/// Checks that `told`, which was read through the directory's reports of changes, equals `full`, which was read in
+/// full.
 #[track_caller]
 pub fn assert_same(told: &SourceRead, full: &SourceRead) {
     assert_eq!((why(told), why(full)), ("complete", "complete"));

@@ -193,7 +193,8 @@ async fn an_object_that_somebody_created_meanwhile_is_not_changed() {
     let mut world = World::new("execute-race").await;
     let actions = vec![world.apply(&world.namespace_manifest())];
     world.must(actions).await;
-    // An object with the same values as ours, and a different one. Both exist although the executor expects none.
+    // An object with the same values as the object that the executor applies, and a different one. Both exist although
+    // the executor expects none.
     for pods in ["16", "3"] {
         world.create(&json!({
             "apiVersion": "v1", "kind": "ResourceQuota",

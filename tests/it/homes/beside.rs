@@ -141,7 +141,7 @@ async fn objects_in_the_places_of_our_files_do_not_keep_our_key_in_the_home() {
         let removed = homed.ask(&target, remove()).await;
         assert!(matches!(removed, Ok(Answer::Removed { changed: true })) && !says(OUR_USER), "{name}: {removed:?}");
     }
-    // If a token file of ours cannot be removed, the request fails, but only after our entries are removed.
+    // If a token file of Bursar cannot be removed, the request fails, but only after Bursar's entries are removed.
     let target = homed.home("marked");
     homed.write(&target).await.expect("the home is writable");
     let folder = target.home.join(".kube").join(OUR_USER);

@@ -121,7 +121,7 @@ async fn a_compromised_daemon_reaches_only_our_entries() {
         Err(error) => error.reason().to_owned(),
     };
 
-    // The request has names of the user's own entries instead of ours.
+    // The request has names of the user's own entries instead of Bursar's.
     let mut context = entries("1");
     context.contexts[0].name = "lab".into();
     assert_eq!(reason(&mine, write(context)).await, "foreign-entry");

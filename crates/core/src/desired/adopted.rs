@@ -24,7 +24,7 @@ pub(super) fn by_owner<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> BTree
     owners
 }
 
-/// Returns all objects of ours in an adopted namespace: bindings of the subject `owner`, if there is one, bindings of
+/// Returns all objects of Bursar in an adopted namespace: bindings of the subject `owner`, if there is one, bindings of
 /// the `default` service account, and everything else that the class sets. The namespace itself is not included.
 pub(super) fn objects(place: &Place<'_>, class: &Class, owner: Option<&Value>, policy: &Policy) -> Vec<Value> {
     let mut manifests: Vec<Value> = Vec::new();

@@ -104,8 +104,8 @@ pub fn objects(place: &Place<'_>, rule: &CredentialRule) -> Vec<Value> {
     std::iter::once(account).chain(secrets).collect()
 }
 
-/// Whether the object is a service account with a name of ours. If somebody else created it, they may hold tokens for
-/// it.
+/// Whether the object is a service account with a name that Bursar uses. If somebody else created it, they may hold
+/// tokens for it.
 #[must_use]
 pub fn is_token_holder(key: &ObjectKey) -> bool {
     key.kind == ManagedKind::ServiceAccount && of_service_account(&key.name).is_some()

@@ -1,4 +1,4 @@
-//! Site templates: parsed YAML with placeholders in its strings becomes an object of a tenant.
+//! Site manifests: turns parsed YAML with placeholders in its strings into an object of a tenant.
 //!
 //! Values are put into strings that are already parsed, so a value cannot end its string and change the structure.
 //! Placeholders in values are not replaced: a person named `{uid}` keeps that name.

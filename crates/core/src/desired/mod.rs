@@ -81,7 +81,7 @@ pub struct DesiredAccount {
     /// state, nothing would renew the certificate of an account whose removal a limit refuses, so the account would
     /// lose its access when the certificate expires.
     pub otherwise: Option<Box<DesiredAccount>>,
-    /// The SSH keys that its home should have; `None` if the home should have no keys of ours.
+    /// The SSH keys that its home should have; `None` if the home should have no keys from Bursar.
     pub ssh: Option<DesiredKeys>,
     /// Its place in each cluster.
     pub clusters: BTreeMap<ClusterName, Box<DesiredTenant>>,
@@ -228,7 +228,7 @@ pub struct DesiredTenant {
     /// The credentials of the tenant's holders: a single one or, if hosts have credentials of their own, one for each
     /// host. A delivered credential that is not in this list is removed from its home.
     pub credentials: Vec<DesiredCredential>,
-    /// Notices for the homes of a suspended tenant. A notice only replaces a kubeconfig of ours.
+    /// Notices for the homes of a suspended tenant. A notice only replaces a kubeconfig of Bursar.
     pub notices: Vec<DesiredNotice>,
     /// The subject by which bindings name the holder of the credential.
     pub holder: JsonText,

@@ -20,7 +20,7 @@ pub struct DesiredKeys {
     pub refused: Vec<String>,
 }
 
-/// Returns the keys of a person if a class with SSH keys takes the account; `None` if no key of ours should be there.
+/// Returns the keys of a person if a class with SSH keys takes the account; `None` if Bursar should write no key there.
 #[must_use]
 pub(super) fn keys(account: &Account, classes: &[&Class]) -> Option<DesiredKeys> {
     let rule = classes.iter().filter_map(|class| class.home.as_ref()).find(|rule| rule.ssh_keys)?;

@@ -41,7 +41,7 @@ impl LedgerState {
         passing.any(|((cluster, name), row)| !self.is_kept_from(row.named.as_ref(), cluster, name))
     }
 
-    /// Whether the namespace contains objects of ours that belong to an account other than `next`. Objects of `next`
+    /// Whether the namespace contains objects of Bursar that belong to an account other than `next`. Objects of `next`
     /// itself, which stay if their removal was refused, do not count.
     #[must_use]
     pub fn is_kept_from(&self, next: Option<&AccountId>, cluster: &ClusterName, namespace: &NamespaceName) -> bool {
@@ -49,7 +49,7 @@ impl LedgerState {
         others.into_iter().any(|(key, _)| is_in(key, cluster, namespace))
     }
 
-    /// Whether the namespace contains any object of ours.
+    /// Whether the namespace contains any object of Bursar.
     #[must_use]
     pub fn has_objects_in(&self, cluster: &ClusterName, namespace: &NamespaceName) -> bool {
         self.objects.keys().any(|key| is_in(key, cluster, namespace))

@@ -58,8 +58,8 @@ pub enum Change {
     Object(ObjectKey, Option<ObjectRecord>),
     /// The newest certificate or token.
     Certificate(CredentialKey, Option<Certificate>),
-    /// The kubeconfig or notice that was delivered to a home for this credential; `None`: nothing of ours is there any
-    /// more.
+    /// The kubeconfig or notice that was delivered to a home for this credential; `None`: nothing of Bursar is there
+    /// any more.
     Delivery(CredentialKey, Option<Delivery>),
     /// The cluster is asked to sign a certificate for the key with this digest; `None`: the certificate is recorded.
     Requested(CredentialKey, Option<String>),
@@ -85,8 +85,8 @@ pub enum Change {
     Pace(String, Option<PaceRecord>),
     /// Nothing runs in a namespace; `None`: something runs there again.
     Idle(AccountId, ClusterName, Option<Idleness>),
-    /// A foreign namespace is adopted or has no owner; `None`: no class adopts it any more, and nothing of ours is left
-    /// in it.
+    /// A foreign namespace is adopted or has no owner; `None`: no class adopts it any more, and nothing of Bursar is
+    /// left in it.
     Adopted(ClusterName, NamespaceName, Option<AdoptedNamespace>),
     /// The account was last asked for at this time.
     Used(AccountId, Timestamp),

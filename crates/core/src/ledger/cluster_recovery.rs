@@ -52,7 +52,7 @@ pub struct Facts {
     pub marks: BTreeMap<ClusterName, u64>,
     /// Uids of workspaces in signed marks. Lower uids in the range of the same class were assigned too.
     pub marked_uids: BTreeSet<Uid>,
-    /// Objects of ours that cannot be believed, as texts for administrators.
+    /// Objects of Bursar that cannot be believed, as texts for administrators.
     pub doubts: Vec<String>,
 }
 

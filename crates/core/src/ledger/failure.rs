@@ -121,7 +121,7 @@ pub const LAST_REMOVAL_RETRY: SignedDuration = SignedDuration::from_mins(1);
 pub const CERTIFICATE: &str = "certificate";
 /// [`Failure::step`] of a suspension that has begun.
 const SUSPEND: &str = "suspend";
-/// [`Failure::step`] if an object with the desired name is not ours.
+/// [`Failure::step`] if an object with the desired name does not belong to Bursar.
 pub const FOREIGN: &str = "foreign";
 /// [`Failure::step`] if the write or deletion of an object failed that takes access away.
 pub const REMOVAL: &str = "removal";

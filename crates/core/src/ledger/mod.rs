@@ -67,8 +67,8 @@ use crate::snapshot::{Comparison, Completeness, RejectedEntry, Role, Way};
 pub struct LedgerState {
     /// The id that was generated when the ledger was created. The owner object of each cluster names it.
     pub ledger_id: String,
-    /// Whether the ledger was created before the API server evaluated rules of ours. If so, rules without a mode in the
-    /// policy only audit.
+    /// Whether the ledger was created before the API server evaluated rules of Bursar. If so, rules without a mode in
+    /// the policy only audit.
     pub older_than_rules: bool,
     /// The highest generation that was ever assigned.
     pub last_generation: u64,

@@ -1,5 +1,5 @@
-//! The ledger's record of an account's user in a Keycloak realm. Only the ledger knows which users are ours: people can
-//! edit the attributes of their user in the realm, so an attribute cannot mark our users.
+//! The ledger's record of an account's user in a Keycloak realm. Only the ledger knows which users Bursar created or
+//! adopted: people can edit the attributes of their user in the realm, so an attribute cannot mark these users.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -12,8 +12,8 @@ use super::Failure;
 pub struct RealmAccount {
     /// Keycloak's id; `None` while it is unknown whether Keycloak has created the user.
     pub user_id: Option<String>,
-    /// The creation time that Bursar gives the user, in milliseconds. If the creation was interrupted, only our user
-    /// has this time and name.
+    /// The creation time that Bursar gives the user, in milliseconds. If the creation was interrupted, only the user
+    /// that Bursar created has this time and name.
     pub asked: i64,
     /// Whether the user existed before and was taken over.
     #[serde(deserialize_with = "flag")]

@@ -74,8 +74,8 @@ impl LedgerState {
         revoked.filter(|id| self.is_being_revoked(id) || is_bound(id)).cloned().collect()
     }
 
-    /// Returns the accounts that bindings of ours still name with a former generation, each with the clusters of these
-    /// bindings.
+    /// Returns the accounts that bindings of Bursar still name with a former generation, each with the clusters of
+    /// these bindings.
     #[must_use]
     pub fn bound_by_former_generations(&self) -> BTreeMap<AccountName, BTreeSet<&ClusterName>> {
         let active = self.accounts.values().filter(|account| account.state == Lifecycle::Active);

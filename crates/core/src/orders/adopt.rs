@@ -103,9 +103,9 @@ fn ordered(
 }
 
 /// Returns the changes that give a namespace to an account without a place, although its name was formed by another
-/// rule than ours (`tenant-john-doe` for `john.doe`). The value of `{name}` is then taken from the namespace and never
-/// changes. The order also counts as a request for a tenant that is created on demand. Returns `None` if the account
-/// has its place already.
+/// rule than Bursar's (`tenant-john-doe` for `john.doe`). The value of `{name}` is then taken from the namespace and
+/// never changes. The order also counts as a request for a tenant that is created on demand. Returns `None` if the
+/// account has its place already.
 fn newcomer(
     ledger: &LedgerState,
     policy: &Policy,

@@ -54,8 +54,8 @@ pub enum Action {
     },
     /// Stops every top-level workload of a namespace, and records its former state.
     StopWorkloads { cluster: ClusterName, namespace: NamespaceName },
-    /// Deletes what gives access to a namespace without a credential of ours: Secrets with service account tokens, and
-    /// the `default` service account. Lists the objects that were changed since a time.
+    /// Deletes what gives access to a namespace without a credential that Bursar issued: Secrets with service account
+    /// tokens, and the `default` service account. Lists the objects that were changed since a time.
     Evict {
         cluster: ClusterName,
         namespace: NamespaceName,
@@ -99,15 +99,15 @@ pub enum Action {
     },
     /// Restores the former state of the workloads that a suspension stopped.
     ResumeWorkloads { cluster: ClusterName, namespace: NamespaceName, stopped: Vec<(ObjectKey, StoppedWorkload)> },
-    /// Waits until the API server no longer grants the holder of an older credential any right that our bindings gave.
-    /// Then looks for foreign bindings that name this holder.
+    /// Waits until the API server no longer grants the holder of an older credential any right that Bursar's bindings
+    /// gave. Then looks for foreign bindings that name this holder.
     ProveRevoked {
         cluster: ClusterName,
         /// A name that belongs only to the holder of the older credential.
         alone: Holder,
         /// The names by which foreign bindings may refer to the holder.
         known_as: Vec<Holder>,
-        /// Every binding of ours that names any generation of the account.
+        /// Every binding of Bursar that names any generation of the account.
         bound: Vec<Bound>,
     },
     /// Writes every object of a namespace into a file, reads the file back and compares.
@@ -132,7 +132,7 @@ pub enum Action {
     AwaitDeletion {
         cluster: ClusterName,
         namespace: NamespaceName,
-        /// The UID of the deleted namespace. A namespace of this name with another UID is not ours.
+        /// The UID of the deleted namespace. A namespace of this name with another UID was not created by this ledger.
         uid: String,
     },
     /// Tests that the home is writable, issues the credential, and writes the kubeconfig.
@@ -148,7 +148,7 @@ pub enum Action {
         former: Option<Box<DesiredHome>>,
         reason: Reason,
     },
-    /// Removes our entries from a kubeconfig, or replaces them with a notice.
+    /// Removes Bursar's entries from a kubeconfig, or replaces them with a notice.
     RemoveKubeconfig {
         cluster: ClusterName,
         /// The host whose kubeconfig this is.
@@ -158,7 +158,8 @@ pub enum Action {
         notice: Option<Box<DesiredNotice>>,
         reason: Reason,
     },
-    /// Writes exactly these SSH keys into our block of a home's `authorized_keys`. Without keys, removes the block.
+    /// Writes exactly these SSH keys into Bursar's block of a home's `authorized_keys`. Without keys, removes the
+    /// block.
     SshKeys {
         /// The cluster by which the step is listed, although keys belong to no cluster.
         cluster: ClusterName,
@@ -304,7 +305,7 @@ impl Action {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "reason", content = "detail")]
 pub enum Reason {
-    /// The object does not exist, or is not ours yet.
+    /// The object does not exist, or does not belong to Bursar yet.
     Missing,
     /// The desired state changed, in these fields.
     Changed(Vec<String>),

@@ -136,7 +136,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Returns the record of the namespace; `None` if no class adopts it and nothing of ours is left in it.
+    /// Returns the record of the namespace; `None` if no class adopts it and nothing of Bursar is left in it.
     fn judged(&self, found: Option<&FoundNamespace>) -> Option<AdoptedNamespace> {
         let classes = found.map_or_else(Vec::new, |found| self.adopting(found));
         let (Some(found), Some((class, adopts))) = (found, classes.first()) else {

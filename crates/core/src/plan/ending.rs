@@ -13,8 +13,9 @@ pub(super) fn archive(look: Look<'_>) -> Option<Action> {
     Some(Action::Archive { cluster: look.cluster.clone(), namespace, file })
 }
 
-/// Returns the deletion of the namespace, and the `deletes` outside it. Objects in the namespace are deleted with
-/// it. Volumes stay, because they lead to the data. A namespace of this name with another UID is not ours, and stays.
+/// Returns the deletion of the namespace, and the `deletes` outside it. Objects in the namespace are deleted with it.
+/// Volumes stay, because they lead to the data. A namespace of this name with another UID was not created by this
+/// ledger, and stays.
 pub(super) fn deletion(look: Look<'_>, deletes: Vec<Action>) -> Vec<Action> {
     let namespace = look.tenant.namespace.as_ref().and_then(|namespace| of_namespace(look, namespace));
     let is_outside = |action: &Action| {

@@ -291,7 +291,7 @@ impl Loss<'_, '_> {
             return None;
         }
         let Some(there) = self.world.inventory.clusters.get(&key.cluster)?.objects.get(key) else {
-            // The binding lost its label: it still applies, but we cannot change it. If a subject has to leave the
+            // The binding lost its label: it still applies, but Bursar cannot change it. If a subject has to leave the
             // binding, it is deleted as planned. In a foreign namespace, the binding is gone with the namespace.
             return (kept == *before && of_others(self.plan, key).is_none()).then_some(Kept::AsItIs);
         };
@@ -327,7 +327,7 @@ impl Loss<'_, '_> {
         }
         if subject["kind"] == ManagedKind::ServiceAccount.row().kind {
             let Some(generation) = of_service_account(name) else { return Some(subject.clone()) };
-            // In a given-up cluster we do not create the next service account, but a tenant could create one.
+            // In a given-up cluster Bursar does not create the next service account, but a tenant could create one.
             let is_made = generation == self.plan.generation || !self.is_given_up(cluster);
             return is_made.then(|| called(service_account(self.plan.generation)));
         }

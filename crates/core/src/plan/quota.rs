@@ -25,7 +25,7 @@ pub struct Adoption {
     pub cluster: ClusterName,
     /// Name of the resource in `spec.hard`.
     pub resource: String,
-    /// The amount that we had written; `None` if the resource had no limit.
+    /// The amount that Bursar had written; `None` if the resource had no limit.
     pub before: Option<String>,
     /// The amount in the cluster.
     pub amount: String,
@@ -60,7 +60,7 @@ impl std::fmt::Display for OverQuota {
 }
 
 /// Returns the resources whose amounts somebody else changed and that may become overrides, each with the amount that
-/// we had written.
+/// Bursar had written.
 pub(super) fn edits(
     wanted: &DesiredObject,
     record: &ObjectRecord,
@@ -144,7 +144,7 @@ pub(super) fn changed(look: Look<'_>, wanted: &DesiredObject, before: &Amounts) 
 pub(super) fn reverted(look: Look<'_>, wanted: &DesiredObject, found: &ObservedObject) -> Vec<String> {
     let edited = found.quota().map(|quota| quota.edited.clone()).filter(|edited| !edited.is_empty());
     let amounts = edited.map(|mut edited| {
-        // Resources that we do not set belong to the editor, and stay.
+        // Resources that Bursar does not set belong to the editor, and stay.
         let ours = amounts_of(wanted);
         edited.retain(|resource, _| ours.contains_key(resource));
         changed(look, wanted, &edited)

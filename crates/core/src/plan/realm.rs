@@ -3,7 +3,7 @@
 //!
 //! This stage runs after the guard, on the states that the guard allowed, so a removal that the guard refused is not
 //! done in the realm either. Steps that remove access have limits of their own ([`guard`]). No step changes a user that
-//! is not known to be ours, or a role that belongs to no workspace.
+//! Bursar is not known to have created or adopted, or a role that belongs to no workspace.
 
 mod display;
 pub mod guard;
@@ -38,7 +38,7 @@ pub struct RealmPlan {
     #[serde(skip)]
     pub overcome: Vec<AccountId>,
     /// Corrected rows of users that are rightly enabled although the ledger says that they are disabled. Either the
-    /// answer to our request was not recorded, or an administrator of the realm enabled the user.
+    /// answer to Bursar's request was not recorded, or an administrator of the realm enabled the user.
     #[serde(skip)]
     pub corrected: Vec<(AccountId, RealmAccount)>,
 }
@@ -76,7 +76,7 @@ pub enum RealmAction {
     RealmDisable { user: String },
     /// Enables a user again.
     RealmEnable { user: String },
-    /// Records a user that an interrupted request of ours created.
+    /// Records a user that an interrupted request of Bursar created.
     RealmRecognise { user: String },
     /// Takes over a user that somebody else created.
     RealmAdopt {
@@ -241,7 +241,7 @@ struct Look<'a> {
     ledger: &'a LedgerState,
     rules: &'a Realm,
     seen: &'a RealmInventory,
-    /// The account of each user that is ours, or whose person has the realm as its source.
+    /// The account of each user that Bursar created or adopted, or whose person has the realm as its source.
     owners: BTreeMap<&'a str, &'a Account>,
     /// The user of each account, if it exists in the realm.
     users: BTreeMap<&'a AccountId, &'a str>,
@@ -417,8 +417,9 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Compares the holders of a role with the accounts in `wanted`. Users that are not ours keep the role. If the
-    /// group or the person is held, the role is only removed from people who are suspended or no longer members.
+    /// Compares the holders of a role with the accounts in `wanted`. Users that Bursar neither created nor adopted keep
+    /// the role. If the group or the person is held, the role is only removed from people who are suspended or no
+    /// longer members.
     fn holders(
         &self,
         (name, group): (&str, &Account),

@@ -526,7 +526,8 @@ fn roles_are_taken_within_limits_of_their_own() {
     assert!(story.guarded().is_empty());
     assert!(story.seen.roles["workspace-lab:member"].holders.is_empty());
 
-    // The role is removed together with the workspace, and all holders lose it, including users that are not ours.
+    // The role is removed together with the workspace, and all holders lose it, including users that Bursar neither
+    // created nor adopted.
     story.seen.roles.get_mut("workspace-lab:member").expect("the realm has the role").holders =
         ["x".to_owned(), "y".to_owned()].into();
     story.world.account(&lab).state = Lifecycle::Deleted;

@@ -25,7 +25,7 @@ pub type Standing = BTreeMap<ObjectKey, Binding>;
 /// The state of a binding in its cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Binding {
-    /// The subjects of the last manifest that we wrote; `None` if an old ledger did not record them.
+    /// The subjects of the last manifest that Bursar wrote; `None` if an old ledger did not record them.
     subjects: Option<Vec<Value>>,
     /// The digest of that manifest; `None` if somebody has changed the binding since.
     unchanged: Option<DigestText>,

@@ -130,7 +130,7 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     // revoked certificate valid by making another step fail.
     let (narrowed, bindings): (Vec<_>, Vec<_>) =
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
-    // A binding names a service account only after we have created the account. Otherwise a tenant could create an
+    // A binding names a service account only after Bursar has created the account. Otherwise a tenant could create an
     // account of that name and hold its tokens. So the binding is written first without the missing account, and again
     // after the account was created.
     let mut rebound = Vec::new();
@@ -368,7 +368,7 @@ fn without_missing_token_holder(look: Look<'_>, action: &Action) -> Option<(Acti
     Some((Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() }, comes))
 }
 
-/// Whether the ledger records that we created the object for this account.
+/// Whether the ledger records that Bursar created the object for this account.
 pub(super) fn is_made(look: Look<'_>, key: &ObjectKey) -> bool {
     look.ledger.objects.get(key).is_some_and(|record| record.account == *look.id)
 }
@@ -382,7 +382,7 @@ fn stands(look: Look<'_>, action: &Action) -> bool {
     })
 }
 
-/// Returns the service account of ours that a subject of a binding names, if any.
+/// Returns the service account of Bursar that a subject of a binding names, if any.
 fn holder_of_tokens(binding: &ObjectKey, subject: &Value) -> Option<ObjectKey> {
     let name = subject["name"].as_str().filter(|_| is_service_account(subject))?;
     of_service_account(name)?;

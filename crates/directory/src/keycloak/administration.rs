@@ -57,7 +57,7 @@ impl Administration {
         self.session.counted()
     }
 
-    /// Returns the roles of `realm-management` that our service account has; `None` if the token has no roles.
+    /// Returns the roles of `realm-management` that Bursar's service account has; `None` if the token has no roles.
     pub async fn rights(&mut self) -> Result<Option<Vec<String>>, RealmError> {
         self.session.roles().await
     }

@@ -32,7 +32,7 @@ pub enum RealmError {
     /// The connection ended, or the answer is not HTTP.
     #[error("connection lost")]
     Lost(#[source] reqwest::Error),
-    /// The realm refused to give us a token.
+    /// The realm refused to issue a token.
     #[error(
         "login of client {client} refused ({status}: {why}); see client_id and client_secret, and that the client has a \
          service account"
@@ -216,7 +216,7 @@ impl Session {
             self.login().await?;
         }
         let mut answer = self.authorised(&method, &url, query, body).await?;
-        // The server may have rotated its keys, or an administrator may have ended our session; a new token then works.
+        // The server may have rotated its keys, or an administrator may have ended the session; a new token then works.
         if answer.status == StatusCode::UNAUTHORIZED && fresh {
             self.login().await?;
             answer = self.authorised(&method, &url, query, body).await?;
@@ -249,8 +249,8 @@ impl Session {
         self.send(request).await
     }
 
-    /// Returns the roles of our service account in `realm-management`, from a new token; `None` if the token has no
-    /// roles.
+    /// Returns the roles of Bursar's service account in `realm-management`, from a new token; `None` if the token has
+    /// no roles.
     pub(super) async fn roles(&mut self) -> Result<Option<Vec<String>>, RealmError> {
         self.login().await?;
         Ok(self.token.as_ref().and_then(|(token, _)| super::answer::roles(token.reveal())))

@@ -3,8 +3,8 @@
 //!
 //! Both ways report only the ids of changed objects. Each of these objects is then requested as in a full read
 //! ([`super::moved`]). Neither way reports objects that left a tree, that are in a moved container, or that became
-//! visible to us. Such objects are found by comparing the mirror with a list of all names. If a step fails, the cache
-//! is kept unchanged, and everything is read.
+//! visible to the bind account. Such objects are found by comparing the mirror with a list of all names. If a step
+//! fails, the cache is kept unchanged, and everything is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -107,7 +107,7 @@ pub(super) fn id_of(entry: &RawEntry) -> Option<Id> {
     entry.values(ID).next().filter(|id| id.len() == 16).map(<[u8]>::to_vec)
 }
 
-/// Returns the mark after which changes are reported; `None` if changes of some attributes that we need are not
+/// Returns the mark after which changes are reported; `None` if changes of some attributes that a source needs are not
 /// reported.
 async fn mark(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> Result<Option<Mark>, ReadError> {
     let Some(controller) = Controller::ask(ldap, config.timeout).await? else { return Ok(None) };
@@ -201,7 +201,7 @@ pub(super) struct Controller {
     id: String,
     /// The DN of the controller's settings (`dsServiceName`).
     pub(super) service: String,
-    /// The `invocationId` of its database, if it is visible to us.
+    /// The `invocationId` of its database, if it is visible to the bind account.
     pub(super) life: Option<String>,
     root: String,
     schema: String,
@@ -255,7 +255,8 @@ async fn told(
     Ok(search(ldap, schema, Scope::OneLevel, &filter, &wanted, limit).await?.into_iter().filter_map(one).collect())
 }
 
-/// Whether we can see deleted objects, so that deletions are reported to us. One visible deleted object proves it.
+/// Whether the bind account can see deleted objects, so that deletions are reported to it. One visible deleted object
+/// proves it.
 async fn sees_deletions(ldap: &mut Ldap, root: &str, limit: Duration) -> Result<bool, ReadError> {
     let show = RawControl { ctype: SHOW_DELETED.to_owned(), crit: true, val: None };
     ldap.with_controls(vec![show, PagedResults { size: 1, cookie: Vec::new() }.into()]);

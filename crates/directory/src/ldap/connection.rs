@@ -33,7 +33,7 @@ pub enum ReadError {
     /// client as anonymous.
     #[error("bind_dn has no password; set password")]
     NoPassword,
-    /// There is no usable issuer, or our own certificate is unusable.
+    /// There is no usable issuer, or the client certificate of the source is unusable.
     #[error("cannot use TLS")]
     Tls(#[from] TlsError),
     #[error("cannot connect")]
@@ -109,8 +109,8 @@ impl Drop for Connection {
     }
 }
 
-/// Connects to the first of `servers`, from index `next` on, that accepts our bind. The reasons why other servers were
-/// skipped are added to `failures`.
+/// Connects to the first of `servers`, from index `next` on, that accepts the bind account. The reasons why other
+/// servers were skipped are added to `failures`.
 pub(super) async fn connect_next(
     config: &LdapConfig,
     servers: &[ServerUrl],

@@ -18,7 +18,7 @@ use crate::sync::mirror::Id;
 /// The control, in requests and in answers.
 pub(super) const OID: &str = "1.2.840.113556.1.4.841";
 /// `LDAP_DIRSYNC_INCREMENTAL_VALUES` and `LDAP_DIRSYNC_OBJECT_SECURITY`: for groups, only the members that were added
-/// or removed; and only what we may see. BER integers are signed, so the number is negative.
+/// or removed; and only what the bind account may see. BER integers are signed, so the number is negative.
 const FLAGS: [u8; 4] = 0x8000_0001_u32.to_be_bytes();
 /// The most bytes in one answer: 1 MiB.
 const MAX_BYTES: [u8; 3] = [0x10, 0, 0];

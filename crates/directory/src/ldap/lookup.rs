@@ -90,8 +90,8 @@ async fn places(
         let ids = any_of(source, some);
         for suffix in &suffixes {
             let found = match search(&mut connection.ldap, source, suffix, &ids, limit).await {
-                // We are not allowed to search this suffix, so an entry that was moved there counts as gone. Only the
-                // searches of the bases must succeed.
+                // The bind account is not allowed to search this suffix, so an entry that was moved there counts as
+                // gone. Only the searches of the bases must succeed.
                 Err(ReadError::Answer(why)) => {
                     tracing::debug!(source = source.name, suffix, why, "not searched for absent accounts");
                     Vec::new()

@@ -49,7 +49,7 @@ const COALESCE: Duration = Duration::from_micros(250);
 /// Access rules that hide entries cause a few such pages.
 const EMPTY_PAGES: u32 = 100;
 
-/// Reads all trees of `source` from the first server that accepts our bind and is not behind the known state.
+/// Reads all trees of `source` from the first server that accepts the bind account and is not behind the known state.
 pub async fn read(config: &LdapConfig, source: &SourceConfig, history: &ServerHistory) -> RawRead {
     let mut search = Search::new(history);
     loop {

@@ -25,8 +25,8 @@ struct Answers {
     /// are tried at once.
     asked: Option<LdapConfig>,
     refused: BTreeMap<String, Refused>,
-    /// Servers that accepted our bind. While another server refuses our bind, only these servers are asked, because all
-    /// servers most likely check the same account.
+    /// Servers that accepted the bind account. While another server refuses it, only these servers are asked, because
+    /// all servers most likely check the same account.
     accepted: BTreeSet<String>,
 }
 
@@ -71,7 +71,7 @@ impl Refusals {
         answers.refused.insert(server.to_owned(), Refused { why: why.to_owned(), pause, until: now + pause });
     }
 
-    /// Records that `server` accepted our bind.
+    /// Records that `server` accepted the bind account.
     pub fn accepted(&self, config: &LdapConfig, server: &str) {
         let mut answers = self.of(config);
         answers.refused.remove(server);

@@ -1,5 +1,5 @@
-//! Selects the server of a source that answers: the first one that accepts our bind and is not behind the state that
-//! was read before.
+//! Selects the server of a source that answers: the first one that accepts the bind account and is not behind the state
+//! that was read before.
 
 use std::ops::ControlFlow;
 
@@ -29,8 +29,8 @@ impl<'a> Search<'a> {
         Self { history, servers: None, next: 0, failures: Vec::new(), behind: Vec::new() }
     }
 
-    /// Connects to the next server that accepts our bind and whose own marks show that it is not behind. If there is no
-    /// such server, returns `Err` with an empty read that holds the reasons.
+    /// Connects to the next server that accepts the bind account and whose own marks show that it is not behind. If
+    /// there is no such server, returns `Err` with an empty read that holds the reasons.
     pub(super) async fn open(&mut self, config: &LdapConfig, source: &SourceConfig) -> Result<Connection, RawRead> {
         let servers = if let Some(servers) = self.servers.take() {
             servers

@@ -152,8 +152,8 @@ async fn ask(server: SocketAddr, name: &str) -> Result<Vec<Record>, String> {
     records(&answer)
 }
 
-/// Returns a number that a stranger cannot easily guess. Apart from that, the network between us and our nameserver is
-/// trusted.
+/// Returns a number that a stranger cannot easily guess. Apart from that, the network between this host and its
+/// nameserver is trusted.
 #[expect(clippy::disallowed_methods, reason = "needs a number that changes, not the time")]
 fn id() -> u16 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -5,7 +5,7 @@ use crate::plan::PlanInputs;
 use crate::plan::testing::World as Site;
 
 #[test]
-fn an_idle_account_that_was_asked_for_resumes_even_in_a_late_cycle() {
+fn a_use_resumes_an_idle_account_even_if_the_next_cycle_is_late() {
     let mut site = Site::new();
     let foo = site.add(AccountKind::Tool, "foo", Some(52_503));
     site.cycle();

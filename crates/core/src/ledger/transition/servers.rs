@@ -12,7 +12,7 @@ use crate::snapshot::freshness::Marks;
 use crate::snapshot::{Completeness, SourceRead};
 
 /// If nothing else is written, the marks of a server are written at most this often. Directories change all the time,
-/// and changes that concern no account of ours need not be recorded at once.
+/// and changes that concern no account of the ledger need not be recorded at once.
 const MARK_EVERY: SignedDuration = SignedDuration::from_mins(5);
 /// A server that was not asked for this long is forgotten, because it is no longer configured.
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(7 * 24);

@@ -46,7 +46,7 @@ static TAKEN: Limited = Limited {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RealmBounds {
     limits: Limits,
-    /// The number of our users in the realm, by class.
+    /// The number of users in the realm that Bursar created or adopted, by class.
     users: BTreeMap<String, u64>,
     /// The number of roles that these users have, by class. The holders of a deleted workspace's roles are counted in
     /// the class of the workspace.

@@ -26,7 +26,11 @@ pub(super) fn read<T>(file: &Path, parse: impl Fn(&str) -> (Vec<T>, Vec<String>)
 
 /// Parses lines as the arguments after `bursar` and `words`, and converts them with `meant`. Empty lines and lines that
 /// begin with `#` are ignored. Returns the orders and the errors.
-pub(super) fn parsed<T>(text: &str, words: &[&str], meant: impl Fn(Command) -> Option<Result<T, String>>) -> (Vec<T>, Vec<String>) {
+pub(super) fn parsed<T>(
+    text: &str,
+    words: &[&str],
+    meant: impl Fn(Command) -> Option<Result<T, String>>,
+) -> (Vec<T>, Vec<String>) {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     sorted(lines.map(|(number, line)| of_line(line, words, &meant).map_err(|why| format!("line {number}: {why}"))))

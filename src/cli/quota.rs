@@ -61,7 +61,9 @@ async fn list(context: &Context, asked: MaybeAccount) -> Result<Exit, Failure> {
     let account = show::listed(&mut store, asked).await?;
     let mut rows = store.rows(LIST, &[account]).await?;
     if !context.global.json {
-        for until in rows.iter_mut().filter_map(|row| row.get_mut("until")).filter(|until| until.as_str().is_some_and(is_open)) {
+        for until in
+            rows.iter_mut().filter_map(|row| row.get_mut("until")).filter(|until| until.as_str().is_some_and(is_open))
+        {
             *until = Value::Null;
         }
     }
@@ -133,7 +135,9 @@ fn twice(orders: &[OrderRequest]) -> Vec<String> {
         set.amounts.keys().map(move |resource| (set.target.kind, &set.target.name, resource, &set.cluster))
     });
     let again = amounts.filter(|amount| !known.insert(*amount));
-    again.map(|(kind, name, resource, _)| format!("{kind}:{name}: {resource} is given twice; give one amount")).collect()
+    again
+        .map(|(kind, name, resource, _)| format!("{kind}:{name}: {resource} is given twice; give one amount"))
+        .collect()
 }
 
 fn of_lines(text: &str) -> (Vec<OrderRequest>, Vec<String>) {

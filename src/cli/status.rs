@@ -15,8 +15,8 @@ use crate::control::api::{
 };
 use crate::control::client::ClientError;
 use crate::daemon;
-use crate::plan::wording::entries;
 use crate::ledger::{SourceState, Unresolved, UnresolvedIn};
+use crate::plan::wording::entries;
 use crate::report;
 use crate::snapshot::{Comparison, Completeness, Way};
 use crate::store::backup;

@@ -158,7 +158,11 @@ fn gap(parts: &[String], of_file: &Value, environment: &BTreeMap<String, String>
         let Ok(index) = part.parse::<usize>() else {
             let first = [list, &["0".to_owned()]].concat();
             return beneath(of_file, list).is_some_and(Value::is_array).then(|| {
-                format!("{} is a list, and {part:?} is no number of an item; the first is {}", key_of(list), key_of(&first))
+                format!(
+                    "{} is a list, and {part:?} is no number of an item; the first is {}",
+                    key_of(list),
+                    key_of(&first)
+                )
             });
         };
         let is_set = |index: usize| {

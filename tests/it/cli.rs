@@ -1,9 +1,11 @@
 //! The command `bursar` as administrators and scripts use it: exit codes, text and JSON, with a daemon and without. The
 //! directory is a file and no cluster answers, so most of these tests need no servers.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

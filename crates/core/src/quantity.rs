@@ -157,7 +157,21 @@ mod tests {
         for good in ["9223372036854775807", "16", "0", "500m", "8Gi", "1.5", ".5", "1e3", "2E", "1e-2"] {
             assert!(is_quantity(good), "{good}");
         }
-        for bad in ["10E", "1e400", "9223372036854775808", "", "sixteen", "-1", "8GB", "8gi", "1.2.3", ".", "1e", "8 Gi", "+-1"] {
+        for bad in [
+            "10E",
+            "1e400",
+            "9223372036854775808",
+            "",
+            "sixteen",
+            "-1",
+            "8GB",
+            "8gi",
+            "1.2.3",
+            ".",
+            "1e",
+            "8 Gi",
+            "+-1",
+        ] {
             assert!(!is_quantity(bad), "{bad}");
         }
         assert!(is_count("16") && !is_count("1.5") && !is_count("500m"));

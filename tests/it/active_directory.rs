@@ -1,6 +1,7 @@
 //! Reads of a real domain controller, and a cycle from there to a kubeconfig.
 
 mod cycle;
+mod forest;
 mod incremental;
 mod members;
 mod numbers;

@@ -2,6 +2,8 @@
 //! would suspend its account at once.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use bursar_testkit::ldif::{tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif};
 use bursar_testkit::sample::sentinel_ldif;
@@ -169,4 +171,37 @@ fn a_tool_that_an_access_rule_hides_keeps_everything_at_first() {
     let report = world.cycle();
     assert_eq!(report.actions, 0, "a tool that is missing for a minute keeps everything: {report:#?}");
     assert_eq!(world.rows("SELECT account FROM pending_removals").len(), 1);
+}
+
+/// `bursar directory diff` shows what another server, or another configuration, would change, and writes nothing.
+#[test]
+fn a_server_and_a_configuration_are_compared_with_those_in_force() {
+    let mut world = World::with("differs", AT_ONCE);
+    let twins = Twins::start(&world, 63_231, &["access to attrs=mail,uidNumber by * none"]);
+    read_from(&world, &twins.right);
+    assert_eq!(world.cycle().exit_code(), 0);
+    world.stop();
+    let before = world.rows("SELECT * FROM tools");
+    let authorities =
+        [&twins.right, &twins.wrong].map(|slapd| fs::read_to_string(&slapd.ca_pem).expect("the file is readable"));
+    fs::write(&twins.right.ca_pem, authorities.concat()).expect("the folder is writable");
+    let right = world.config();
+    let diff = |config: &Path, arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+        command.env("BURSAR_CONFIG", &right).arg("--config").arg(config).args(["directory", "diff"]).args(arguments);
+        let output = command.output().expect("bursar is built");
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        (output.status.code(), said)
+    };
+    let same = diff(&right, &["people", "--server", &twins.right.ldaps_url]);
+    assert_eq!((same.0, same.1.contains("no difference")), (Some(0), true), "{}", same.1);
+    let (code, said) = diff(&right, &["people", "--server", &twins.wrong.ldaps_url]);
+    assert_eq!((code, said.contains("uidNumber is missing, or hidden from us")), (Some(2), true), "{said}");
+    assert!(said.lines().filter(|line| line.starts_with("people: - tool ")).count() == 2, "{said}");
+    let other = world.folder.join("other.toml");
+    let text = fs::read_to_string(&right).expect("the world has a configuration");
+    fs::write(&other, text.replace("\"(cn=tools.*)\"", "\"(cn=tools.foo)\"")).expect("the folder is writable");
+    let (code, said) = diff(&other, &["people"]);
+    assert!(code == Some(2) && said.contains("people: - tool bar") && !said.contains("tool foo"), "{said}");
+    assert_eq!(world.rows("SELECT * FROM tools"), before);
 }

@@ -1,6 +1,7 @@
 //! Which parts of a server's answer are trusted, if access rules hide attributes or members, or if entries are imported
 //! again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,7 +19,7 @@ use bursar_directory::{Pass, SourceConfig, fetch};
 
 use super::proxy::{Fault, Proxy, operation};
 use super::{ldap, policy, read, site, toolforge, why};
-use bursar_testkit::ldif::{person_dn, person_ldif, tool_group_dn, toolforge_units_ldif};
+use bursar_testkit::ldif::{person_dn, person_ldif, tool_group_dn, tool_ldif, toolforge_units_ldif};
 use bursar_testkit::sample;
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 
@@ -253,4 +254,44 @@ async fn a_member_who_is_renamed_between_two_searches_of_a_read_stays() {
     story.hears().await;
     assert_eq!(admins(&story), (2, 0));
     assert!(is_known(&story, "alicia") && story.ledger.doubts.is_empty());
+}
+
+/// The server does not change the members of groups when it renames an entry (no overlay `refint`).
+#[tokio::test]
+async fn nobody_joins_a_tool_by_the_former_dn_of_a_maintainer() {
+    let slapd =
+        site(SlapdOptions { bulk_load: tool_ldif(BASE_DN, "shared", 52_700, &["alice"]), ..Default::default() });
+    let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
+    story.hears().await;
+    let account = |story: &Story, name: &str| {
+        let found = story.ledger.accounts.values().find(|account| account.name == name);
+        found.unwrap_or_else(|| panic!("no {name}")).clone()
+    };
+    let maintainers = |story: &Story| {
+        let tool = account(story, "shared");
+        tool.members.keys().filter(|member| !tool.leaving.contains(*member)).cloned().collect::<BTreeSet<_>>()
+    };
+    let alice = account(&story, "alice").directory_id;
+    assert_eq!(maintainers(&story), BTreeSet::from([alice.clone()]));
+    let dn = person_dn(BASE_DN, "alice");
+    slapd.modify_ldif(&format!("dn: {dn}\nchangetype: modrdn\nnewrdn: uid=alicia\ndeleteoldrdn: 1\n\n"));
+    slapd.add_ldif(&person_ldif(BASE_DN, "alice", 2300));
+    for _ in 0..2 {
+        story.hears().await;
+        assert_eq!(maintainers(&story), BTreeSet::from([alice.clone()]));
+        assert_eq!(account(&story, "alicia").directory_id, alice, "the id decides who is renamed");
+        let why = story.ledger.rejected.iter().find(|entry| entry.dn == dn).map(|entry| entry.why.clone());
+        assert!(why.as_ref().is_some_and(|why| why.contains("that was the one of user:alicia before")), "{why:?}");
+    }
+    let heir = account(&story, "alice").directory_id;
+    assert_ne!(heir, alice);
+    // The tool names the former holder by the new DN, so it was changed after the rename.
+    slapd.modify_ldif(&format!(
+        "dn: {}\nchangetype: modify\nadd: member\nmember: {}\n\n",
+        tool_group_dn(BASE_DN, "shared"),
+        person_dn(BASE_DN, "alicia")
+    ));
+    story.hears().await;
+    assert_eq!(maintainers(&story), BTreeSet::from([alice, heir]));
+    assert!(story.ledger.rejected.iter().all(|entry| entry.dn != dn), "{:?}", story.ledger.rejected);
 }

@@ -9,7 +9,9 @@ use bursar::snapshot::{SourceRead, Way};
 use bursar_directory::source::{LdapConfig, SidMapping};
 use bursar_directory::sync::kept::{Kept, Mark};
 use bursar_directory::{Pass, Preset, SourceConfig, SourceKind, SyncCache};
-use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif};
+use bursar_testkit::ldif::{
+    person_dn, person_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif,
+};
 use bursar_testkit::sample::{self, sentinel_ldif};
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 use rustix::process::Signal;
@@ -289,4 +291,34 @@ async fn changes_of_rfc2307_groups_are_read() {
     slapd.modify_ldif(&replace_ldif(&group, "memberUid", &["olivia", "peggy"]));
     let told = followed.is_right().await;
     assert_eq!(super::members(&told, "k8s-admins"), ["olivia", "peggy"]);
+}
+
+/// The site's own ids look like UUIDs, but the server reports changes under its own ones.
+#[tokio::test]
+async fn ids_that_differ_from_those_of_the_control_are_noticed() {
+    let slapd = site(SlapdOptions::default());
+    let base = format!("ou=own,{BASE_DN}");
+    let id = |number: u32| format!("00000000-0000-4000-8000-{number:012}");
+    let person = |name: &str, number: u32| {
+        person_ldif(&base, name, number).trim_end().to_owned() + &format!("\ndescription: {}\n\n", id(number))
+    };
+    slapd.add_ldif(&(unit_ldif(BASE_DN, "own") + &unit_ldif(&base, "people")));
+    slapd.add_ldif(&(person("yan", 2401) + &person("zoe", 2402)));
+    let mut followed = follow(&slapd);
+    let source = &mut followed.source;
+    (source.tools, source.groups) = (None, None);
+    source.users = Some(Preset::Toolforge.tree(AccountKind::User, &format!("ou=people,{base}")));
+    source.attributes.id = "description".to_owned();
+    let same = async || {
+        let told = followed.changes().await;
+        assert_same(&told, &read(followed.source.clone()).await);
+        told
+    };
+    let ids = |read: &SourceRead| read.entries.iter().map(|entry| entry.id.0.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&same().await), [id(2401), id(2402)]);
+    slapd.modify_ldif(&replace_ldif(&person_dn(&base, "zoe"), "homeDirectory", &["/home/other"]));
+    assert_eq!(ids(&same().await), [id(2401), id(2402)]);
+    slapd.delete(&person_dn(&base, "yan"));
+    slapd.add_ldif(&person("xia", 2403));
+    assert_eq!(ids(&same().await), [id(2403), id(2402)]);
 }

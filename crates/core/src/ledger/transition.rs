@@ -12,6 +12,7 @@ mod refused;
 mod renamed;
 mod servers;
 mod shown;
+mod taken;
 mod waiting;
 
 use std::borrow::Cow;
@@ -171,6 +172,7 @@ impl<'a> Memory<'a> {
         if proves_leaving {
             self.doubt_leavings(read, &mut named, elsewhere);
         }
+        self.doubt_taken_names(read, &known, &present, &mut named);
         self.note_gids(read, &mut named);
         let trust = Trust {
             complete,
@@ -182,7 +184,7 @@ impl<'a> Memory<'a> {
             imported,
         };
         for (entry, known) in read.entries.iter().zip(known) {
-            let entry = &*trust.named.with_members_elsewhere(entry);
+            let entry = &*trust.named.settled(entry, known);
             if self.is_same(&read.source, entry, known) {
                 continue;
             }
@@ -666,9 +668,11 @@ impl Trust {
     /// a maintainer could keep members by making the entry invalid. A member who is named again stays, because the
     /// entry may remain rejected for a long time.
     fn leaving_rejected(&self, account: &Account, read: &SourceRead) -> BTreeSet<DirectoryId> {
-        let members = read.nesting.members(&account.directory_id);
-        members
-            .map_or_else(|| account.leaving.clone(), |members| self.leaving(account, |member| members.contains(member)))
+        let Some(members) = read.nesting.members(&account.directory_id) else { return account.leaving.clone() };
+        let withheld = self.named.withheld.get(&account.directory_id);
+        self.leaving(account, |member| {
+            members.contains(member) && withheld.is_none_or(|withheld| !withheld.contains(member))
+        })
     }
 
     /// Returns the members who are leaving `account`. `names` tells whether its entry names a member.

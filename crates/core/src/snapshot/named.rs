@@ -128,6 +128,10 @@ pub struct AttributeLabels {
     pub uid: String,
     /// The prefix that names of each kind have in the directory and not in the ledger.
     pub prefixes: BTreeMap<AccountKind, String>,
+    /// Whether groups may still list a member by a DN that the member no longer has.
+    pub stale_dns: bool,
+    /// Whether groups may still list a member by a name that the member no longer has.
+    pub stale_names: bool,
 }
 
 impl AttributeLabels {
@@ -150,6 +154,8 @@ impl Default for AttributeLabels {
             mail: "mail".to_owned(),
             uid: "uidNumber".to_owned(),
             prefixes: BTreeMap::new(),
+            stale_dns: true,
+            stale_names: true,
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::entry::groups::{Closed, Companions, Flat, Holders, Index, gid_claims}
 use crate::entry::numbers::Numbers;
 use crate::entry::raw::RawEntry;
 use crate::entry::{Candidate, EntryRules, Reading};
-use crate::source::{Sentinel, SourceConfig};
+use crate::source::{Sentinel, SourceConfig, SourceKind};
 
 /// The kinds, in order of precedence if two trees hold the same entry: an entry that is a tool does not also count as a
 /// person.
@@ -185,12 +185,16 @@ fn stale(source: &SourceConfig, raw: &RawRead) -> Option<SourceRead> {
 
 fn labels(source: &SourceConfig) -> AttributeLabels {
     let names = &source.attributes;
+    // A domain controller changes the DNs in its groups together with the entries, and a realm lists members by id.
+    let may_be_stale = !names.windows && !matches!(source.kind, SourceKind::Keycloak(_));
     AttributeLabels {
         home: names.home.clone(),
         ssh_keys: names.ssh_keys.clone(),
         mail: names.mail.clone(),
         uid: names.uid.clone(),
         prefixes: KINDS.into_iter().filter_map(|kind| Some((kind, source.tree(kind)?.strip_prefix.clone()?))).collect(),
+        stale_dns: may_be_stale,
+        stale_names: may_be_stale && !names.member_names.is_empty(),
     }
 }
 
@@ -336,7 +340,7 @@ mod tests {
 
     use super::*;
     use crate::ldif;
-    use crate::source::{LdapConfig, LdifConfig, Preset, SidMapping, SourceKind};
+    use crate::source::{LdapConfig, LdifConfig, Preset, SidMapping};
 
     const SITE: &str = "\
 dn: uid=alice,ou=people,dc=x\nobjectClass: posixAccount\nuid: alice\nuidNumber: 2001\ngidNumber: 500\nentryUUID: a\n

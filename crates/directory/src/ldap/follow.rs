@@ -179,7 +179,7 @@ impl Following<'_> {
         let mut streams = Vec::new();
         for kind in KINDS {
             let Some(tree) = self.source.tree(kind) else { continue };
-            let told = Told::since(Some(&self.known), kind);
+            let told = Told::since(self.source, Some(&self.known), kind);
             let mode = RefreshMode::RefreshAndPersist;
             let stream = ask(connection, self.source, (kind, tree), mode, told.cookie(), config.timeout).await?;
             self.trees.insert(kind, told);

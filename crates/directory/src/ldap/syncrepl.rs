@@ -35,8 +35,6 @@ use crate::sync::mirror::{Id, Mirror, News};
 const SYNC_REQUEST: &str = "1.3.6.1.4.1.4203.1.9.1.1";
 /// The length of an entry's id in bytes (RFC 4533, 2.1.1: syncUUID).
 const ID_LENGTH: usize = 16;
-/// The attribute with an entry's id (RFC 4530).
-const ENTRY_UUID: &str = "entryUUID";
 /// The number of messages that must arrive within the time limit of one page.
 const PAGE: usize = 1000;
 
@@ -152,7 +150,7 @@ async fn tell(
     let mut trees = BTreeMap::new();
     for kind in KINDS {
         let Some(tree) = source.tree(kind) else { continue };
-        let mut told = Told { keeps: known.is_some(), ..Told::since(known, kind) };
+        let mut told = Told { keeps: known.is_some(), ..Told::since(source, known, kind) };
         let cookie = told.cookie();
         let mode = RefreshMode::RefreshOnly;
         let mut stream = ask(connection, source, (kind, tree), mode, cookie, config.timeout).await?;
@@ -240,22 +238,24 @@ pub(super) struct Told {
     pub(super) refreshed: bool,
     /// Whether entries are kept, and not only the cookie.
     keeps: bool,
+    /// The attribute with the id by which full reads keep an entry.
+    id: String,
 }
 
 impl Told {
     /// Returns an empty value for a search that continues from `known` in the tree of `kind`.
-    pub(super) fn since(known: Option<&Kept>, kind: AccountKind) -> Self {
+    pub(super) fn since(source: &SourceConfig, known: Option<&Kept>, kind: AccountKind) -> Self {
         let cookie = known.and_then(|known| match &known.mark {
             Mark::Syncrepl(cookies) => cookies.get(&kind).cloned(),
             Mark::DirSync { .. } | Mark::Usn { .. } => None,
         });
         let news = if cookie.is_some() { News::default() } else { News::of_everything() };
-        Self { news, cookie, refreshed: false, keeps: true }
+        Self { news, cookie, refreshed: false, keeps: true, id: source.attributes.id.clone() }
     }
 
     /// Takes the messages so far out, and continues from their cookie.
     pub(super) fn next(&mut self) -> Self {
-        let next = Self { news: News::default(), cookie: self.cookie.clone(), ..*self };
+        let next = Self { news: News::default(), cookie: self.cookie.clone(), id: self.id.clone(), ..*self };
         std::mem::replace(self, next)
     }
 
@@ -340,11 +340,11 @@ impl Told {
         match state {
             EntryState::Add | EntryState::Modify => {
                 let entry = super::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
-                // RFC 4533, 2.2: the syncUUID is the entryUUID. If an entry were kept under another id, it could never
-                // be removed.
-                if let Some(own) = entry.texts(ENTRY_UUID).next().and_then(uuid).filter(|own| *own != id) {
+                // RFC 4533, 2.2: the syncUUID is the entryUUID. If a full read kept the entry under another id, the
+                // server could never remove it.
+                if let Some(own) = entry.texts(&self.id).next().and_then(uuid).filter(|own| *own != id) {
                     let (own, told) = (hex::encode(own), hex::encode(&id));
-                    let why = format!("{} has entryUUID {own}, but the server reports it as {told}", entry.dn);
+                    let why = format!("{} has {} {own}, but the server reports it as {told}", entry.dn, self.id);
                     return Err(ReadError::Answer(why));
                 }
                 if self.keeps {

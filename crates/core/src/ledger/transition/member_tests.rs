@@ -164,6 +164,133 @@ fn a_member_who_is_renamed_stays_for_a_week() {
     }
 }
 
+/// Groups that are not updated with the entry still mean the former holder of a DN or name.
+#[test]
+fn nobody_joins_by_a_dn_or_name_that_another_account_had_before() {
+    let dn = "cn=p1,ou=people,dc=x".to_owned();
+    let at = |dn: &str, entry: Entry| Entry { dn: dn.to_owned(), ..entry };
+    let (p1, moved) = (at(&dn, in_staff(person(1))), at("cn=q1,ou=people,dc=x", person(1)));
+    let renamed = called("q1", at(&dn, person(1)));
+    let by_dn = at(&dn.to_uppercase(), in_staff(person(2)));
+    let by_name = called("p1", in_staff(person(2)));
+    let new = at(&dn, in_staff(person(9)));
+    // p1 moved, was renamed, or is missing.
+    for (left, heir, days) in [
+        (Some(&moved), &by_dn, 7),
+        (Some(&moved), &new, 7),
+        (Some(&renamed), &by_name, 7),
+        (None, &by_dn, 1),
+        (None, &new, 1),
+    ] {
+        let mut story = Story::begin(vec![p1.clone(), person(2), person(3), staff(&[1])]);
+        let number = heir.id.0.trim_start_matches('u').parse().expect("the id has a number");
+        let others: Vec<Entry> = [person(2), person(3)].into_iter().filter(|other| other.id != heir.id).collect();
+        let shown = || {
+            let entries = left.into_iter().chain([heir]).cloned().chain(others.clone());
+            read(entries.chain([staff(&[number])]).collect())
+        };
+        for hour in 0..days * 24 {
+            story.hears(shown());
+            let joined = staff_has(&story, &heir.id) || !gids(&story, &heir.name).is_empty();
+            assert_eq!((joined, staff_has(&story, &p1.id)), (false, true), "{heir:?} {hour}");
+            let why = story.ledger.rejected.iter().find(|rejected| rejected.id.as_ref() == Some(&heir.id));
+            assert!(why.is_some_and(|rejected| rejected.why.contains("does not join")), "{:?}", story.ledger.rejected);
+            story.later(HOUR);
+        }
+        for _ in 0..2 {
+            story.later(HOUR);
+            story.hears(shown());
+        }
+        let now = (staff_has(&story, &heir.id), gids(&story, &heir.name).len(), staff_has(&story, &p1.id));
+        assert_eq!(now, (true, 1, false), "{heir:?}");
+        assert!(story.ledger.rejected.is_empty(), "{:?}", story.ledger.rejected);
+    }
+    // The entry that has the DN now is rejected.
+    let mut story = Story::begin(vec![p1.clone(), person(2), person(3), staff(&[1])]);
+    let rejected = RejectedEntry::of(SOURCE, &by_dn, "no home".to_owned());
+    story.hears(SourceRead { rejected: vec![rejected], ..read(vec![moved.clone(), person(3), staff(&[2])]) });
+    assert_eq!(members(&story), ["p1"]);
+    // Active Directory changes the DN in its groups together with the entry.
+    let mut story = Story::begin(vec![p1, person(2), staff(&[1])]);
+    let mut shown = read(vec![moved, by_dn, staff(&[2])]);
+    (shown.labels.stale_dns, shown.labels.stale_names) = (false, false);
+    story.hears(shown);
+    assert_eq!(members(&story), ["(p1)", "p2"]);
+    assert!(story.ledger.rejected.is_empty(), "{:?}", story.ledger.rejected);
+}
+
+#[test]
+fn accounts_that_exchange_their_dns_and_names_keep_their_memberships() {
+    let as_other = |own: i64, other: i64| {
+        let (Entry { posix, home, .. }, shown) = (person(own), person(other));
+        Entry { posix, home, id: DirectoryId(format!("u{own}")), ..shown }
+    };
+    let begin = || Story::begin(vec![in_staff(person(1)), person(2), staff(&[1]), group("lab", &[2])]);
+    let of = |story: &Story, group: &str| {
+        let account = story.account(group);
+        account.members.keys().filter(|member| !account.leaving.contains(*member)).cloned().collect::<Vec<_>>()
+    };
+    let ids = |numbers: &[i64]| numbers.iter().map(|number| DirectoryId(format!("u{number}"))).collect::<Vec<_>>();
+    // The server changes the groups together with the entries.
+    let mut story = begin();
+    story.hears(read(vec![in_staff(as_other(1, 2)), as_other(2, 1), staff(&[1]), group("lab", &[2])]));
+    assert_eq!((of(&story, "staff"), of(&story, "lab")), (ids(&[1]), ids(&[2])));
+    assert_eq!((story.account("p2").directory_id.0.as_str(), story.ledger.rejected.len()), ("u1", 0));
+    // The groups keep the old values, which now mean the other account.
+    let mut story = begin();
+    for _ in 0..7 {
+        story.hears(read(vec![as_other(1, 2), in_staff(as_other(2, 1)), staff(&[2]), group("lab", &[1])]));
+        assert_eq!((of(&story, "staff"), of(&story, "lab")), (ids(&[1]), ids(&[2])));
+        assert_eq!((gids(&story, "p2").len(), gids(&story, "p1").len()), (1, 0));
+        assert_eq!((story.account("p2").directory_id.0.as_str(), story.ledger.rejected.len()), ("u1", 2));
+        story.later(23 * HOUR);
+    }
+    // The group names both, so it was changed after the exchange.
+    story.hears(read(vec![in_staff(as_other(1, 2)), in_staff(as_other(2, 1)), staff(&[1, 2]), group("lab", &[1])]));
+    assert_eq!((of(&story, "staff"), of(&story, "lab")), (ids(&[1, 2]), ids(&[2])));
+    assert_eq!((gids(&story, "p2").len(), gids(&story, "p1").len()), (1, 1));
+}
+
+/// The read does not show whether the group is older than the rename.
+#[test]
+fn a_group_that_did_not_have_the_former_holder_waits_for_one_read() {
+    let moved = Entry { dn: "uid=q1,ou=people,dc=x".to_owned(), ..person(1) };
+    let heir = Entry { dn: "uid=p1,ou=people,dc=x".to_owned(), ..in_staff(person(9)) };
+    let mut story = Story::begin(vec![person(1), person(2), staff(&[2])]);
+    let shown = || read(vec![moved.clone(), heir.clone(), in_staff(person(2)), staff(&[2, 9])]);
+    story.hears(shown());
+    assert_eq!((members(&story), gids(&story, "p9").len()), (vec!["p2".to_owned()], 0));
+    story.hears(shown());
+    assert_eq!((members(&story), gids(&story, "p9").len()), (vec!["p2".to_owned(), "p9".to_owned()], 1));
+    assert!(story.ledger.rejected.is_empty(), "{:?}", story.ledger.rejected);
+}
+
+/// A member who is leaving stays so if the group seems to name them by a DN that was another member's.
+#[test]
+fn nobody_returns_or_rises_by_a_dn_that_another_account_had_before() {
+    use crate::snapshot::Role;
+    let moved = Entry { dn: "uid=q1,ou=people,dc=x".to_owned(), ..person(1) };
+    let heir = Entry { dn: "uid=p1,ou=people,dc=x".to_owned(), ..person(2) };
+    let of = |members: &[(i64, Role)]| {
+        let members = members.iter().map(|(number, role)| (DirectoryId(format!("u{number}")), *role)).collect();
+        Entry { members, ..staff(&[]) }
+    };
+    let begun = || Story::begin(vec![person(1), person(2), of(&[(1, Role::Manager), (2, Role::Member)])]);
+    let mut story = begun();
+    story.hears(read(vec![moved.clone(), heir.clone(), of(&[(2, Role::Manager)])]));
+    assert_eq!(story.account("staff").members[&DirectoryId("u2".to_owned())], Role::Member);
+    let mut story = begun();
+    story.hears(read(vec![person(1), person(2), of(&[(1, Role::Manager)])]));
+    assert_eq!(members(&story), ["p1", "(p2)"]);
+    story.hears(read(vec![moved, heir, of(&[(2, Role::Manager)])]));
+    assert_eq!(members(&story), ["p1", "(p2)"]);
+}
+
+fn staff_has(story: &Story, member: &DirectoryId) -> bool {
+    let staff = story.account("staff");
+    staff.members.contains_key(member) && !staff.leaving.contains(member)
+}
+
 #[test]
 fn a_member_who_is_renamed_during_the_read_stays() {
     // The people were read before the rename, and the groups after it.

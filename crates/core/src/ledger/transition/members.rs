@@ -27,7 +27,11 @@ pub(super) struct Named {
     /// The members in other domains of the forest, by the group or tool that names them.
     pub(super) elsewhere: BTreeMap<DirectoryId, BTreeMap<DirectoryId, Role>>,
     /// The gids of the groups that keep a member, by member.
-    gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
+    pub(super) gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
+    /// The members, by group or tool, who do not join, because the group may mean another account.
+    pub(super) withheld: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
+    /// The gids, by entry, that the entry does not gain for this reason.
+    pub(super) withheld_gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
     /// The names for which no source has an entry.
     pub(super) unresolved: Unresolved,
     /// The groups that show no member, and whose members stay until an administrator decides.
@@ -64,13 +68,26 @@ impl Named {
         self.kept.entry(holder.clone()).or_default().insert(member.clone());
     }
 
-    /// Returns `entry` with the members from other domains added.
-    pub(super) fn with_members_elsewhere<'e>(&self, entry: &'e Entry) -> Cow<'e, Entry> {
-        let Some(elsewhere) = self.elsewhere.get(&entry.id) else { return Cow::Borrowed(entry) };
+    /// Returns `entry` with the members from other domains, and without what it may not gain.
+    pub(super) fn settled<'e>(&self, entry: &'e Entry, known: Option<&Account>) -> Cow<'e, Entry> {
+        let (elsewhere, withheld) = (self.elsewhere.get(&entry.id), self.withheld.get(&entry.id));
+        let gids = self.withheld_gids.get(&entry.id);
+        if elsewhere.is_none() && withheld.is_none() && gids.is_none() {
+            return Cow::Borrowed(entry);
+        }
         let mut whole = entry.clone();
-        for (member, role) in elsewhere {
+        for (member, role) in elsewhere.into_iter().flatten() {
             let known = whole.members.entry(member.clone()).or_insert(*role);
             *known = (*known).max(*role);
+        }
+        for member in withheld.into_iter().flatten() {
+            match known.and_then(|account| role(account, member)) {
+                Some(before) => whole.members.insert(member.clone(), before),
+                None => whole.members.remove(member),
+            };
+        }
+        if let (Some(posix), Some(gids)) = (&mut whole.posix, gids) {
+            posix.groups.retain(|gid| !gids.contains(gid));
         }
         Cow::Owned(whole)
     }
@@ -388,7 +405,7 @@ fn domain(sid: &str) -> &str {
 /// down.
 const FORMER: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-fn is_recent(until: Timestamp, now: Timestamp) -> bool {
+pub(super) fn is_recent(until: Timestamp, now: Timestamp) -> bool {
     now.duration_since(until).abs() < FORMER
 }
 
@@ -413,7 +430,7 @@ pub(super) fn former_names(
 
 /// Turns a former DN or name of an account into the name of a member, if groups can use it. Every DN contains `=`, so a
 /// plain name with `=` matches nobody.
-fn called_formerly(read: &SourceRead, kind: AccountKind, former: &str) -> Option<MemberName> {
+pub(super) fn called_formerly(read: &SourceRead, kind: AccountKind, former: &str) -> Option<MemberName> {
     if former.contains('=') {
         return Some(MemberName::Dn(Dn::parse(former).canonical().to_owned()));
     }
@@ -501,4 +518,9 @@ pub(super) fn doubt_key(read: &SourceRead, question: Question) -> DoubtKey {
 /// Returns the members whose leaving is not proved yet.
 pub(super) fn staying(account: &Account) -> impl Iterator<Item = &DirectoryId> {
     account.members.keys().filter(|member| !account.leaving.contains(member))
+}
+
+/// Returns the role of a member who is not leaving.
+pub(super) fn role(account: &Account, member: &DirectoryId) -> Option<Role> {
+    account.members.get(member).copied().filter(|_| !account.leaving.contains(member))
 }

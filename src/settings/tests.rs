@@ -206,7 +206,7 @@ fn each_mistake_is_reported_once() {
     );
     told(
         "[homes]\nsocket = \"x\"\n",
-        "homes.socket: \"x\" is not an absolute path; for example \"/run/bursar/homed.sock\"",
+        "homes.socket: \"x\" is not an absolute path of at most 107 bytes; for example \"/run/bursar/homed.sock\"",
     );
     let url = BASE.replace("https://k8s.example.org:6443", "http://k8s");
     let endpoints = "credential = { kind = \"certificate\", lifetime = \"7d\", endpoints = [\"internal\"] }\n";
@@ -649,7 +649,7 @@ fn a_toml_error_is_reported_with_its_line() {
     let error = load("site = \"a\"\n[class\n").expect_err("the text has an error").to_string();
     assert!(error.starts_with("bursar.toml: line 2: "), "{error}");
     let twice = load("site = \"a\"\n[control]\n[control]\n").expect_err("the table is there twice").to_string();
-    assert_eq!(twice, "bursar.toml: line 3: duplicate key control");
+    assert_eq!(twice, "bursar.toml: line 3: duplicate key control; remove one of the two");
     let unquoted = load("site = hunter2\n").expect_err("the text has no quotes").to_string();
     assert!(!unquoted.contains("hunter2"), "{unquoted}");
 }

@@ -35,7 +35,7 @@ const SECTIONS: [&str; 17] = [
     "metrics",
 ];
 const CRON: ValueKind = ValueKind("a five-field cron expression", "\"30 3 * * *\"");
-const SOCKET: ValueKind = ValueKind("an absolute path of at most 107 bytes", "\"/run/bursar/control.sock\"");
+const SOCKET: &str = "an absolute path of at most 107 bytes";
 const CONTACT: ValueKind = ValueKind("an address, one line of text", "\"help@example.org\"");
 const ADDRESS: ValueKind = ValueKind("an address with a port", "\"127.0.0.1:9746\"");
 const AGE: ValueKind = ValueKind(
@@ -99,7 +99,7 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
         homes,
         metrics: metrics.parsed("listen", ADDRESS, |text| text.parse().ok()),
         control_socket: control
-            .parsed("socket", SOCKET, socket_path)
+            .parsed("socket", ValueKind(SOCKET, "\"/run/bursar/control.sock\""), socket_path)
             .unwrap_or_else(|| PathBuf::from(super::CONTROL_SOCKET)),
         archive_recipient: archive.parsed("recipient", AGE, |text| text.parse().ok()),
         webhook_image: root.section("webhook").text("image"),
@@ -291,7 +291,7 @@ fn homes(table: &Table<'_>) -> Homes {
     if deadline.is_zero() {
         table.wrong("deadline", "0 leaves no time; for example \"10s\"");
     }
-    let socket = table.parsed("socket", SOCKET, socket_path);
+    let socket = table.parsed("socket", ValueKind(SOCKET, "\"/run/bursar/homed.sock\""), socket_path);
     Homes { socket: socket.unwrap_or_else(|| PathBuf::from("/run/bursar/homed.sock")), deadline, prefixes }
 }
 

@@ -20,6 +20,9 @@ fn an_idle_account_that_was_asked_for_resumes_even_in_a_late_cycle() {
     };
     site.now += SignedDuration::from_hours(1);
     assert_eq!(transition(&site), None);
+    // A wrong clock recorded this request.
+    site.ledger.last_use.insert(foo.clone(), site.now + SignedDuration::from_hours(24));
+    assert_eq!(transition(&site), None);
     site.ledger.last_use.insert(foo.clone(), site.now);
     site.now += 2 * AWAITED;
     assert_eq!(transition(&site), Some(Transition::Resume));

@@ -91,6 +91,10 @@ const ENDS: [&str; 3] = ["remade", "finalized", "back"];
 
 /// Parses steps. Returns `None` if one of them cannot be done on real servers, or concerns more than one tool.
 fn steps(lines: &[&str], of_an_end: bool) -> Option<Vec<Step>> {
+    // Only the model adds another cause to a hold.
+    if lines.len() > 1 && lines.iter().any(|line| line.starts_with("hold ")) {
+        return None;
+    }
     let mut steps = Vec::new();
     for line in lines {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -101,10 +105,12 @@ fn steps(lines: &[&str], of_an_end: bool) -> Option<Vec<Step>> {
             ["cluster", _, "up" | "down"] => ("cluster", &words[1..]),
             ["quota", "set", "tool", "foo", ..] => ("quota", &words[4..]),
             ["fails", "tool", "foo", "home", ..] => ("break", &[][..]),
+            // These tests let so many hours pass that a missing entry is always proved to be absent.
+            ["absent", "tool", "foo", hours] if hours != "30h" => return None,
             [verb, "tool", "foo", ..] => (verb, &words[3..]),
             _ => return None,
         };
-        if verb != "cluster" && !KNOWN.contains(&verb) && !ENDS.contains(&verb) {
+        if verb != "cluster" && !KNOWN.contains(&verb) && !(of_an_end && ENDS.contains(&verb)) {
             return None;
         }
         steps.push((verb.to_owned(), rest.iter().map(|word| (*word).to_owned()).collect()));

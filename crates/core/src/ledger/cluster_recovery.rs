@@ -77,7 +77,8 @@ impl Facts {
     }
 
     /// Whether a mark has a generation that `ledger` did not write.
-    fn exceed(&self, ledger: &LedgerState) -> bool {
+    #[must_use]
+    pub fn exceed(&self, ledger: &LedgerState) -> bool {
         let written = |cluster| ledger.cluster_marks.get(cluster).copied().unwrap_or(ledger.last_generation);
         self.marks.iter().any(|(cluster, marked)| *marked > written(cluster))
     }

@@ -126,7 +126,7 @@ fn is_marked(plan: &AccountPlan) -> bool {
 /// Whether the plan suspends the account, in one cluster or in all, without an order. Suspensions by a mark are counted
 /// in [`MARKS`]. The suspension of an account without a namespace that left a group is counted in [`MEMBERS`] instead,
 /// unless the group itself is gone.
-fn is_counted(plan: &AccountPlan) -> bool {
+pub(super) fn is_counted(plan: &AccountPlan) -> bool {
     plan.before.state == Lifecycle::Active
         && match &plan.transition {
             Some(Transition::Suspend(Suspension::Absent | Suspension::Idle { .. })) => true,

@@ -1,5 +1,6 @@
 //! Plans the delivery, removal and inspection of the credentials and kubeconfigs of one account in one cluster.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bursar_protocol::USUAL_KUBECONFIG;
@@ -58,7 +59,7 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) -> Standing {
                 // The older credential is proved to be refused before a new one is delivered.
                 let proves = reason == Reason::Revoked && (!waits || look.account.regenerated.is_some());
                 if proves && standing.prove.is_empty() {
-                    standing.prove.extend(proof(look));
+                    standing.prove.extend(proofs(look));
                 }
                 if waits {
                     found.waits = true;
@@ -77,13 +78,14 @@ fn key(look: Look<'_>, host: &HostName) -> CredentialKey {
     CredentialKey::new(look.id.clone(), look.cluster.clone()).on(host)
 }
 
-/// Returns the step that proves that the API server refuses the account's older credentials; `None` if there are no
-/// older credentials.
-pub(super) fn proof(look: Look<'_>) -> Option<Action> {
+/// Returns the steps that prove that the API server refuses the account's older credentials. There is a step for each
+/// older generation, because hosts may have credentials of different generations.
+pub(super) fn proofs(look: Look<'_>) -> Vec<Action> {
     let held = look.ledger.certificates_of(look.id);
-    let mut older = held.filter(|(key, it)| key.cluster == *look.cluster && it.generation != look.account.generation);
+    let older = held.filter(|(key, it)| key.cluster == *look.cluster && it.generation != look.account.generation);
+    let older: BTreeMap<_, _> = older.map(|(_, it)| ((it.generation, &it.subject), it)).collect();
     let own = || look.tenant.namespace.as_ref().map(ToString::to_string);
-    older.next().map(|(_, older)| look.bindings.proof(look.cluster, &look.account.account, own(), older))
+    older.into_values().map(|older| look.bindings.proof(look.cluster, &look.account.account, own(), older)).collect()
 }
 
 fn deliver(look: Look<'_>, credential: &DesiredCredential, home: DesiredHome, reason: Reason) -> Action {
@@ -190,8 +192,8 @@ pub(super) fn revoked(look: Look<'_>) -> impl Iterator<Item = Action> {
     let older = deliveries(look).filter(|(key, delivery)| is_older(key) && !delivery.is_notice());
     let remove = |(key, delivery): (&CredentialKey, &Delivery)| removal(look, &key.host, delivery, Reason::Revoked);
     let removals: Vec<Action> = older.filter_map(remove).collect();
-    let proof = removals.first().and_then(|_| proof(look));
-    proof.into_iter().chain(removals)
+    let proofs = if removals.is_empty() { Vec::new() } else { proofs(look) };
+    proofs.into_iter().chain(removals)
 }
 
 /// Removes all deliveries from homes. No notice replaces them, because nothing would keep a notice up to date.

@@ -258,6 +258,22 @@ fn a_person_leaves_workspaces_of_a_given_up_cluster_when_the_suspension_is_allow
 }
 
 #[test]
+fn a_held_person_stays_in_workspaces_of_a_given_up_cluster() {
+    for is_refused in [false, true] {
+        let (mut world, [alice, bob, algebra]) = workspace();
+        if is_refused {
+            refuse(&mut world);
+        }
+        hold(&mut world, &alice);
+        give_up(&mut world, "student");
+        cycles(&mut world);
+        let named = named(&world, &algebra, &gpu());
+        assert!(named.contains(&group(&world, &alice)), "refused: {is_refused}, {named:?}");
+        assert_eq!(named.contains(&group(&world, &bob)), is_refused);
+    }
+}
+
+#[test]
 fn a_revocation_updates_a_role_in_the_whole_given_up_cluster() {
     let mut world = World::new();
     world.another_cluster("gpu");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::budget::is_counted;
 use super::loss::{Kept, Losses};
 use super::{AccountPlan, Action, Reason, Side};
 use crate::desired::credential::{self, of_service_account};
@@ -158,13 +159,13 @@ pub(super) fn follows(subject: &Value, before: &Value) -> bool {
         || (is_token(subject) && is_token(before) && subject["namespace"] == before["namespace"])
 }
 
-/// Whether the suspension of a held account waits for its release. Until then, other accounts keep the access that they
-/// have through it.
+/// Whether the suspension of a held account, or its removal from a cluster that its class left, waits for its release.
+/// Until then, workspaces keep naming it.
 pub(super) fn keeps(plan: &AccountPlan) -> bool {
     let ends = |plan: &AccountPlan| matches!(plan.transition, Some(Transition::Suspend(_)));
     let ordered =
         |plan: &AccountPlan| matches!(&plan.transition, Some(Transition::Suspend(why)) if why.ordered().is_some());
-    ends(plan) && !plan.otherwise.as_deref().is_some_and(ordered)
+    (ends(plan) || is_counted(plan)) && !plan.otherwise.as_deref().is_some_and(ordered)
 }
 
 #[cfg(test)]

@@ -28,11 +28,11 @@ pub fn count(ledger: &LedgerState, inventory: &Inventory, rules: &NamespaceReape
         let before = ledger.idle.get(place);
         let served = ledger.accounts.get(&place.0).is_some_and(|account| account.state == Lifecycle::Active);
         // If the cluster does not show its pods, the idle time that was counted stays.
-        let used = if served { used(place, tenant, inventory, rules)? } else { Used::Now };
+        let used = if served { used(place, tenant, inventory, rules, now)? } else { Used::Now };
         let after = match (used, before) {
             (Used::Now, None) => return None,
             (Used::Now, Some(_)) => None,
-            (Used::Until(last), Some(before)) if !was_used(ledger, place, before, last) => {
+            (Used::Until(last), Some(before)) if last.max(asked(ledger, place, now)) <= Some(before.since) => {
                 Some(counted(before, rules, now)?)
             }
             (Used::Until(_), _) => {
@@ -53,12 +53,14 @@ enum Used {
     Until(Option<Timestamp>),
 }
 
-/// Returns the use of a tenant's namespace; `None` if its cluster or the evidence is unknown.
+/// Returns the use of a tenant's namespace; `None` if its cluster or the evidence is unknown. An annotation later than
+/// `now` comes from a wrong clock and does not count.
 fn used(
     place: &(AccountId, ClusterName),
     tenant: &Tenant,
     inventory: &Inventory,
     rules: &NamespaceReaper,
+    now: Timestamp,
 ) -> Option<Used> {
     let Some(namespace) = &tenant.namespace else { return Some(Used::Now) };
     let pods = inventory.pods.get(&place.1)?;
@@ -69,7 +71,7 @@ fn used(
     if object.spared {
         return Some(Used::Now);
     }
-    let mut last = object.last_use();
+    let mut last = object.last_use().filter(|used| *used <= now);
     for (_, pod) in pods.of_namespace(namespace.as_str()) {
         if !pod.finished {
             return Some(Used::Now);
@@ -79,15 +81,9 @@ fn used(
     Some(Used::Until(last))
 }
 
-/// Whether the namespace was used since `before` began. A pod that has finished by now, the annotation of the last use,
-/// and a request for the account count as use.
-fn was_used(
-    ledger: &LedgerState,
-    place: &(AccountId, ClusterName),
-    before: &Idleness,
-    last: Option<Timestamp>,
-) -> bool {
-    last.max(ledger.last_use.get(&place.0).copied()).is_some_and(|used| used > before.since)
+/// Returns the time of the last request for the account, unless a wrong clock set it to a time after `now`.
+fn asked(ledger: &LedgerState, place: &(AccountId, ClusterName), now: Timestamp) -> Option<Timestamp> {
+    ledger.last_use.get(&place.0).copied().filter(|used| *used <= now)
 }
 
 /// Returns the idle time after this look; `None` if it need not be recorded yet.

@@ -72,6 +72,7 @@ fn every_class_makes_the_objects_that_its_golden_shows() {
 }
 
 /// The state of a story, and its output.
+#[derive(Clone)]
 struct Story {
     world: World,
     refusals: Vec<Refusal>,
@@ -153,6 +154,10 @@ impl Story {
             }
             ["add", kind, name, rest @ ..] => self.add(kind, name, rest),
             ["source", "complete"] => self.world.source(Completeness::Complete),
+            ["source", "stale"] => {
+                let (server, why) = ("ldap2.example.org".to_owned(), "it is behind".to_owned());
+                self.world.source(Completeness::Stale { server, why });
+            }
             ["source", "partial", why @ ..] => self.world.source(Completeness::Partial { why: why.join(" ") }),
             ["cluster", "down"] => drop(self.world.inventory.clusters.remove(&prod())),
             ["class", class, "pods", pods] => {

@@ -165,7 +165,7 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let Standing { remove, mut prove, deliver, inspect } = credential::actions(look, &mut found);
     // An account without a namespace needs the proof too, because it may have had bindings in the whole cluster.
     if evicted(look).is_some() && is_to_stop(look, !namespace.is_empty() && !is_new) {
-        prove.extend(credential::proof(look));
+        prove.extend(credential::proofs(look));
     }
     let directories = directories(look, &applies);
     let actions = [

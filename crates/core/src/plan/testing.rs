@@ -4,6 +4,7 @@
 pub mod crossings;
 mod delivery;
 mod policy;
+mod recovery;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::contract::Sealer;
+use crate::contract::{Identity, Sealer, identity_of};
 use crate::desired::credential::is_ours;
 use crate::desired::{DesiredState, derive, detail};
 use crate::identity::{
@@ -42,17 +43,23 @@ pub use self::policy::{course, policy, profile, workspace_of};
 pub const SOURCE: &str = "people";
 
 /// The inputs of a plan, and the effects of its execution.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct World {
     pub ledger: LedgerState,
     pub inventory: Inventory,
     pub policy: Policy,
-    pub sealer: Sealer,
+    pub sealer: Arc<Sealer>,
     pub now: Timestamp,
     /// Whether a finalizer keeps namespaces that are deleted.
     pub stuck: bool,
-    /// The names in each role binding.
+    /// Whether `bursar-homed` does not answer.
+    pub homes_away: bool,
+    /// The names in each binding.
     pub bound: BTreeMap<ObjectKey, Vec<String>>,
+    /// The seal of each namespace.
+    pub sealed: BTreeMap<ObjectKey, Identity>,
+    /// The generation in the mark of each cluster.
+    pub marks: BTreeMap<ClusterName, u64>,
     uids: u64,
 }
 
@@ -67,10 +74,13 @@ impl World {
             ledger: LedgerState { ledger_id: "ledger".to_owned(), last_generation: 1000, ..LedgerState::default() },
             inventory: Inventory::default(),
             policy: policy(),
-            sealer: Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed"),
+            sealer: Arc::new(Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed")),
             now,
             stuck: false,
+            homes_away: false,
             bound: BTreeMap::new(),
+            sealed: BTreeMap::new(),
+            marks: BTreeMap::new(),
             uids: 0,
         };
         world.inventory.clusters.insert(prod(), Arc::default());
@@ -192,7 +202,7 @@ impl World {
         derive(&self.ledger, &self.policy, &self.sealer, self.now)
     }
 
-    pub const fn inputs(&self) -> PlanInputs<'_> {
+    pub fn inputs(&self) -> PlanInputs<'_> {
         let Self { ledger, inventory, policy, sealer, now, .. } = self;
         PlanInputs { ledger, inventory, policy, sealer, now: *now }
     }
@@ -219,17 +229,24 @@ impl World {
     /// Runs a whole cycle in which every step succeeds.
     pub fn cycle(&mut self) -> Vec<Event> {
         self.look();
-        let (approved, _) = self.guarded();
-        self.execute(&approved)
+        let plan = self.plan();
+        let (approved, _) = guard(plan.clone(), &Bounds::of(&self.ledger, &self.policy), self.now);
+        self.execute_plan(&plan, &approved)
     }
 
     pub fn execute(&mut self, approved: &ApprovedPlan) -> Vec<Event> {
-        let events = self.execute_until(approved, usize::MAX);
+        self.execute_plan(&self.plan(), approved)
+    }
+
+    fn execute_plan(&mut self, plan: &Plan, approved: &ApprovedPlan) -> Vec<Event> {
+        let before = self.ledger.failures.clone();
+        let events = self.execute_steps(plan, approved, usize::MAX);
         for account in approved.accounts() {
             let clusters = &self.inventory.clusters;
             self.ledger.failures.retain(|(id, cluster), failure| {
                 *id != account.id || !clusters.contains_key(cluster) || failure.is_of_overwritten()
             });
+            self.fail_in_homes(account, &before);
             for action in account.steps() {
                 if let Some(own) = account.settles.get(action.cluster()) {
                     let place = (account.id.clone(), action.cluster().clone());
@@ -241,10 +258,14 @@ impl World {
     }
 
     /// Executes only the first `actions` steps, like a daemon that is killed after them.
-    pub fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
+    pub fn execute_until(&mut self, approved: &ApprovedPlan, actions: usize) -> Vec<Event> {
+        self.execute_steps(&self.plan(), approved, actions)
+    }
+
+    fn execute_steps(&mut self, plan: &Plan, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
         let (mut changes, mut events) = approved.intents(self.now);
         changes.extend(burnt(approved, &self.ledger));
-        changes.extend(overcome(&self.plan(), &self.ledger, &self.inventory, self.now));
+        changes.extend(overcome(plan, &self.ledger, &self.inventory, self.now));
         for (ended, told) in [lapsed(&self.ledger), advance(approved, &self.ledger, self.now)] {
             changes.extend(ended);
             events.extend(told);
@@ -252,12 +273,16 @@ impl World {
         for change in &changes {
             self.ledger.apply(change);
         }
+        self.raise_marks();
         for account in approved.accounts() {
             for action in account.steps() {
                 if actions == 0 {
                     return events;
                 }
                 actions -= 1;
+                if self.homes_away && recovery::is_of_a_home(action) {
+                    continue;
+                }
                 for change in self.act(account, action) {
                     self.ledger.apply(&change);
                 }
@@ -267,7 +292,16 @@ impl World {
     }
 
     fn binds(&mut self, key: &ObjectKey, manifest: &Value) {
-        if key.kind == ManagedKind::RoleBinding {
+        if let Ok(namespace) = NamespaceName::try_from(key.name.to_string())
+            && key.kind == ManagedKind::Namespace
+        {
+            let texts = |part: &str| serde_json::from_value(manifest["metadata"][part].clone()).unwrap_or_default();
+            let (labels, annotations) = (texts("labels"), texts("annotations"));
+            let keys = [self.sealer.public_key()];
+            let identity = identity_of(&key.cluster, &namespace, &labels, &annotations, &keys);
+            self.sealed.insert(key.clone(), identity.expect("a namespace of ours has a valid seal"));
+        }
+        if key.kind.stage() == Stage::Access {
             let subjects = manifest["subjects"].as_array().expect("a binding has subjects").iter();
             let names = subjects.filter_map(|subject| subject["name"].as_str().map(str::to_owned)).collect();
             self.bound.insert(key.clone(), names);

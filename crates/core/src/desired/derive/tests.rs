@@ -20,6 +20,9 @@ fn a_use_resumes_an_idle_account_even_if_the_next_cycle_is_late() {
     };
     site.now += SignedDuration::from_hours(1);
     assert_eq!(transition(&site), None);
+    // A wrong clock recorded this request.
+    site.ledger.last_use.insert(foo.clone(), site.now + SignedDuration::from_hours(24));
+    assert_eq!(transition(&site), None);
     site.ledger.last_use.insert(foo.clone(), site.now);
     site.now += 2 * AWAITED;
     assert_eq!(transition(&site), Some(Transition::Resume));

@@ -89,6 +89,27 @@ fn a_revocation_makes_another_service_account_and_a_suspension_leaves_none() {
 }
 
 #[test]
+fn a_revocation_proves_every_older_generation() {
+    let (mut world, foo) = tokens();
+    let key = world.ledger.certificates.keys().next().expect("foo has tokens").clone();
+    let older = Certificate {
+        generation: 7,
+        subject: "system:serviceaccount:tool-foo:bursar-g7".to_owned(),
+        ..world.ledger.certificates[&key].clone()
+    };
+    world.ledger.apply(&Change::Certificate(key, Some(older)));
+    let generation = world.ledger.accounts[&foo].generation;
+    order(&mut world, &foo, OrderKind::Revoke);
+    let plan = world.plan();
+    let proved: Vec<&Holder> = plan.accounts[0]
+        .steps()
+        .filter_map(|step| if let Action::ProveRevoked { alone, .. } = step { Some(alone) } else { None })
+        .collect();
+    let holder = |generation| Holder::User(format!("system:serviceaccount:tool-foo:bursar-g{generation}"));
+    assert_eq!(proved, [&holder(7), &holder(generation)]);
+}
+
+#[test]
 fn a_binding_names_a_service_account_only_after_its_creation() {
     for killed_after in 0..8 {
         let (mut world, foo) = tokens();

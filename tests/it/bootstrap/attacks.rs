@@ -154,7 +154,50 @@ fn rows() -> Vec<Row> {
     };
     let eviction =
         json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": "tool-foo"}});
+    let with = |place: &str, metadata: Value| {
+        let mut object = namespace(place, &json!({"bursar.dev/class": "tool"}), "active");
+        for (field, values) in metadata.as_object().expect("the metadata is an object") {
+            match (&mut object["metadata"][field], values) {
+                (Value::Object(fields), Value::Object(values)) => fields.extend(values.clone()),
+                (field, values) => *field = values.clone(),
+            }
+        }
+        apply(&object)
+    };
+    let mut both = binding(Some("adopted"), "edit", "Group", ALICE);
+    both["subjects"]
+        .as_array_mut()
+        .expect("the subjects are a list")
+        .push(json!({"kind": "ServiceAccount", "name": "default", "namespace": "adopted"}));
     vec![
+        row(
+            "creates a namespace without the label of a class, or with a name that no class gives",
+            vec![
+                apply(&namespace("tool-evil", &json!({}), "active")),
+                apply(&namespace("tool-evil", &json!({"bursar.dev/adopt": "yes"}), "active")),
+                apply(&namespace("operators", &json!({"bursar.dev/class": "tool"}), "active")),
+            ],
+        ),
+        row(
+            "gives a tenant's namespace labels, annotations, owners or finalizers that other programs obey",
+            vec![
+                with("tool-evil", json!({"labels": {"resource.kubernetes.io/admin-access": "true"}})),
+                with("tool-foo", json!({"labels": {"resource.kubernetes.io/admin-access": "true"}})),
+                kubectl(&["label", "namespace", "tool-foo", "of-the-site=other", "--overwrite"]),
+                kubectl(&["label", "namespace", "tool-foo", "of-the-site-"]),
+                with("tool-foo", json!({"annotations": {"scheduler.alpha.kubernetes.io/node-selector": "a=b"}})),
+                kubectl(&["annotate", "namespace", "tool-foo", "example.org/of-the-site-"]),
+                with("tool-foo", json!({"finalizers": ["example.org/x"]})),
+                // The garbage collector would delete the namespace, because its owner does not exist.
+                with(
+                    "tool-foo",
+                    json!({"ownerReferences": [
+                        {"apiVersion": "v1", "kind": "Namespace", "name": "none", "uid": "none"},
+                    ]}),
+                ),
+            ],
+        ),
+        row("gives the pods of an adopted namespace the roles of its owners", vec![apply(&both)]),
         row("creates a namespace without a Pod Security level", vec![apply(&level("tool-evil", &json!({})))]),
         row(
             "creates a namespace at a level that no class names",
@@ -441,6 +484,14 @@ const SIGNED: [(&str, &str, &[&str]); 6] = [
     ("gets a certificate for a node", "system:node:n", &["system:nodes"]),
 ];
 
+const APPROVES_OTHERS: &str = "approves a request of somebody else, or for another signer";
+/// Requests that an administrator made: name and signer.
+const OF_OTHERS: [(&str, &str); 2] =
+    [("of-others", "kubernetes.io/kube-apiserver-client"), ("of-kubelets", "kubernetes.io/kubelet-serving")];
+
+/// A right that RBAC cannot narrow: the bindings of the backstop, by name.
+const OTHER_POLICY: &str = "points a binding of the backstop at another policy of the cluster";
+
 struct Attacked {
     site: Site,
     /// The daemon's credential, and one with another name in its group.
@@ -463,10 +514,18 @@ impl Attacked {
             .to_string(),
         );
         site.cluster.run(&["create", "namespace", approver::NAMESPACE], "");
-        // The daemon itself may label this namespace, with any level.
-        let mut selftest = namespace(SELFTEST, &json!({"bursar.dev/class": SELFTEST, "lab": "yes"}), "active");
+        site.cluster.run(&["label", "namespace", "tool-foo", "of-the-site=yes"], "");
+        site.cluster.run(&["annotate", "namespace", "tool-foo", "example.org/of-the-site=yes"], "");
+        for (name, signer) in OF_OTHERS {
+            let mut request = request(name, ("tool:foo", &[]), &json!({"signerName": signer}));
+            request["metadata"]["labels"] = json!({});
+            site.cluster.run(&["create", "-f", "-"], &request.to_string());
+        }
+        // The daemon itself may give this namespace any level.
+        let mut selftest = namespace(SELFTEST, &json!({"bursar.dev/class": SELFTEST}), "active");
         selftest["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = json!("privileged");
         site.must("apply", &selftest);
+        site.cluster.run(&["label", "namespace", SELFTEST, "lab=yes"], "");
         site.cluster.run(&["label", "namespace", "bursar", "lab=yes"], "");
         for (place, name) in [
             ("foreign", "bursar-left"),
@@ -523,6 +582,11 @@ impl Attacked {
                     through.insert(attack);
                 }
                 self.site.cluster.run(&["delete", "csr", &format!("evil-{number}"), "--ignore-not-found"], "");
+            }
+        }
+        for (name, _) in OF_OTHERS {
+            if self.credentials.iter().any(|kubeconfig| Self::approve(kubeconfig, name)) {
+                through.insert(APPROVES_OTHERS);
             }
         }
         through
@@ -649,9 +713,16 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
     for attack in &through {
         assert!(THREATS.contains(attack), "docs/threat-model.md does not list this attack: {attack}");
     }
-    for Row { attack, .. } in rows() {
-        assert!(THREATS.contains(attack), "docs/threat-model.md does not list this attack: {attack}");
+    for attack in rows().iter().map(|row| row.attack).chain([APPROVES_OTHERS]) {
+        assert!(THREATS.contains(&format!("| {attack} | refused")), "docs/threat-model.md does not list {attack}");
     }
+    assert!(THREATS.contains(&format!("| {OTHER_POLICY} | **can**")), "the threat model says so");
+    let pointed = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "bursar-uid-enforce"}, "spec": {"policyName": "theirs", "validationActions": ["Warn"]},
+    });
+    assert_eq!(attacked.send(&attacked.credentials[0], &apply(&pointed)), Ok(()));
+    site.cluster.run(&["delete", "validatingadmissionpolicybinding", "bursar-uid-enforce"], "");
 
     // The daemon made this binding. Then somebody removed its label, and the namespace is no longer adopted.
     assert!(THREATS.contains("changes a binding in a namespace of others so that it has no subject"));

@@ -60,7 +60,7 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
         ),
         rule(
             "the daemon may change only its own labels and annotations of a namespace, and neither owners nor finalizers, \
-             because other programs rely on the rest",
+             because other programs rely on the rest; a webhook that adds some must exclude the daemon",
             metadata()
         ),
         rule(
@@ -126,7 +126,7 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
             "!variables.isHooks || variables.writes".to_owned()
         ),
         rule(
-            "the webhook must run as its own service account, and may mount only its own ConfigMap and Secret",
+            "the webhook must run as its own service account in two pods, and may mount only its own ConfigMap and Secret",
             own_namespace::deployment()
         ),
         rule("the webhook's Service must have type ClusterIP and no external addresses", own_namespace::service()),
@@ -291,8 +291,9 @@ fn namespaces() -> String {
     format!(
         "!variables.isNamespace || variables.levels || (variables.sub == '' && variables.writes && variables.classNow && \
                  (variables.new || variables.classBefore || variables.adoptable)) || \
-                 (variables.deletes && variables.classBefore && variables.managedBefore && \
+                 (variables.deletes && variables.classBefore && variables.managedBefore && variables.name != {selftest} && \
                  oldObject.metadata.?annotations[?{state}].orValue('') == {suspended})",
+        selftest = text(SELFTEST),
         state = text(STATE),
         suspended = text(TenantState::Suspended.as_str())
     )
@@ -323,7 +324,8 @@ fn metadata() -> String {
         format!("(variables.new ? {count} : object.metadata.?{field} == oldObject.metadata.?{field})")
     });
     format!(
-        "!variables.isNamespace || !variables.writes || ({} && {} && {owners} && {finalizers})",
+        "!variables.isNamespace || !variables.writes || ({} && {} && {owners} && {finalizers} && \
+         (!variables.new || object.?spec.?finalizers.orValue([]).all(f, f == 'kubernetes')))",
         same("labels", &labels),
         same("annotations", &format!("k.startsWith('{PREFIX}')")),
     )

@@ -123,6 +123,8 @@ fn variables(needs: &Needs) -> Value {
         list("managedBefore", format!("variables.old ? {} : true", managed("oldObject"))),
         list("classNow", format!("variables.writes && {} in object.metadata.?labels.orValue({{}})", text(CLASS))),
         list("classBefore", format!("variables.old && {} in oldObject.metadata.?labels.orValue({{}})", text(CLASS))),
+        list("labelsBefore", "variables.old ? oldObject.metadata.?labels.orValue({}) : {}".to_owned()),
+        list("annotationsBefore", "variables.old ? oldObject.metadata.?annotations.orValue({}) : {}".to_owned()),
         list("adoptable", format!("variables.old && {} in oldObject.metadata.?labels.orValue({{}})", text(ADOPT))),
         // The namespace of the self-test has the class label, but no subject may be bound in it.
         list(

@@ -75,8 +75,8 @@ fn request(class: &Adopting) -> String {
     let selected: Vec<String> = class.selector.requirements().iter().map(|one| requirement(LABELS, one)).collect();
     let (own, all) = (texts(&class.service_account_roles), texts(&class.roles));
     format!(
-        "{} && ((variables.isBinding && (!variables.writes || (variables.empties && variables.role in {own} + {all}) || \
-         (variables.subjects.all(s, s.kind == 'ServiceAccount') ? variables.role in {own} : variables.role in {all}))) || \
+        "{} && ((variables.isBinding && (!variables.writes || (variables.role in {own} + {all} && \
+         variables.subjects.all(s, variables.role in (s.kind == 'ServiceAccount' ? {own} : {all}))))) || \
          (!variables.isBinding && request.resource.resource in {}))",
         selected.join(" && "),
         texts(&class.resources),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{literal, text};
 use crate::bootstrap::NAMESPACE;
 use crate::bootstrap::webhook::configurations::{Hooks, NOT_EXEMPT, OBJECTS};
-use crate::bootstrap::webhook::{APPROVALS, Reached, SECRET, WEBHOOK, managed_objects};
+use crate::bootstrap::webhook::{APPROVALS, REPLICAS, Reached, SECRET, SURGE, WEBHOOK, managed_objects};
 
 /// The condition that the request writes one of the webhook's objects. The daemon may delete only the network policy,
 /// because a webhook without it works as if `api_server_cidrs` were not set. The other objects are deleted when an
@@ -35,16 +35,21 @@ pub(super) fn place() -> String {
 }
 
 /// The webhook's pods must run as the webhook's service account and mount only its own files. Otherwise a Deployment
-/// could give them another service account or another Secret.
+/// could give them another service account or another Secret. Their priority is that of system pods, so many of them
+/// would evict the pods of everybody else.
 pub(super) fn deployment() -> String {
     let pod = "object.spec.template.spec";
     format!(
-        "!(variables.ownPlace && {deployments}) || ({pod}.?serviceAccountName.orValue('') == {name} && {pod}.?serviceAccount.orValue({name}) == {name} && \
+        "!(variables.ownPlace && {deployments}) || (object.spec.?replicas.orValue(1) <= {replicas} && \
+         object.spec.?strategy.?rollingUpdate.?maxSurge.orValue({surge}) == {surge} && \
+         {pod}.?serviceAccountName.orValue('') == {name} && {pod}.?serviceAccount.orValue({name}) == {name} && \
          {pod}.containers.size() == 1 && {pod}.?initContainers.orValue([]).size() == 0 && \
          {pod}.containers.all(c, c.?envFrom.orValue([]).size() == 0 && c.?env.orValue([]).all(e, !has(e.valueFrom))) && \
          {pod}.?volumes.orValue([]).all(v, v.?projected.?sources.orValue([]).size() > 0 && v.projected.sources.all(s, \
          s.?secret.?name.orValue('') == {secret} || s.?configMap.?name.orValue('') == {name})))",
         deployments = super::resource("apps", "deployments"),
+        replicas = REPLICAS,
+        surge = SURGE,
         name = text(WEBHOOK),
         secret = text(SECRET),
     )

@@ -8,7 +8,7 @@ use crate::bootstrap::needs::{ARCHIVE_ROLE, Confinement, Needs};
 use crate::bootstrap::roles::OWN_NAMESPACES;
 use crate::bootstrap::webhook::{WEBHOOK_HOLDER, WEBHOOK_LIFETIME, WEBHOOK_USER};
 use crate::contract::mark::HIGHEST;
-use crate::contract::{ENDS_AT, JOB, POD_SECURITY_ENFORCE, SELFTEST, STATE, TenantState};
+use crate::contract::{ENDS_AT, JOB, MANAGED_BY, POD_SECURITY_ENFORCE, PREFIX, SELFTEST, STATE, TenantState};
 use crate::desired::credential::SECRET_PREFIX;
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::{self, SIGNER, USAGES};
@@ -22,9 +22,14 @@ const GENERATION_GROUP: &str = "^bursar:(tool|user|group):.+#[0-9]+$";
 /// The pattern of the service accounts that `desired::credential` names.
 const SERVICE_ACCOUNT: &str = "^bursar-g[0-9]+$";
 
+/// The prefix of the labels that set the Pod Security levels of a namespace.
+const POD_SECURITY: &str = "pod-security.kubernetes.io/";
 /// The label with the version of a Pod Security level.
 const ENFORCE_VERSION: &str = "pod-security.kubernetes.io/enforce-version";
+/// The label that the API server gives every namespace.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
+#[expect(clippy::too_many_lines, reason = "a table, one row for each rule")]
 pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
     let rule =
         |message: &str, expression: String| json!({"message": format!("{RULE}{message}"), "expression": expression});
@@ -47,6 +52,16 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
             "the daemon may give a namespace only a Pod Security level that a class names; after a change of pod_security \
              run `bursar init` again",
             levels(needs)
+        ),
+        rule(
+            "the daemon may give a new namespace only a name of a class; after a change of the names of namespaces run \
+             `bursar init` again",
+            format!("!(variables.isNamespace && variables.new) || {}", is_tenants("variables.name", needs))
+        ),
+        rule(
+            "the daemon may change only its own labels and annotations of a namespace, and neither owners nor finalizers, \
+             because other programs rely on the rest; a webhook that adds some must exclude the daemon",
+            metadata()
         ),
         rule(
             "the daemon may write only in tenants' namespaces (label bursar.dev/class); in adopted namespaces it may write \
@@ -111,7 +126,7 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
             "!variables.isHooks || variables.writes".to_owned()
         ),
         rule(
-            "the webhook must run as its own service account, and may mount only its own ConfigMap and Secret",
+            "the webhook must run as its own service account in two pods, and may mount only its own ConfigMap and Secret",
             own_namespace::deployment()
         ),
         rule("the webhook's Service must have type ClusterIP and no external addresses", own_namespace::service()),
@@ -245,15 +260,13 @@ fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinemen
 /// A volume without a claim, or with a storage class, could be bound by any waiting claim. CEL cannot see the claim's
 /// namespace, because a volume has none itself, so the claim's namespace is recognized by its name.
 fn volumes(needs: &Needs) -> String {
-    let mut places: Vec<String> = needs.namespaces.iter().map(|place| template_pattern(place, "[a-z0-9-]+")).collect();
-    places.push(template_pattern(PERSONAL_NAMESPACE, ""));
+    let place = "object.spec.?claimRef.?namespace.orValue('')";
     format!(
         "!variables.isVolume || (variables.managedNow && variables.managedBefore && (!variables.writes || \
          (has(object.spec.nfs) && object.spec.?storageClassName.orValue('') == '' && \
-         !object.spec.?claimRef.?namespace.orValue('').startsWith('kube-') && \
-         !(object.spec.?claimRef.?namespace.orValue('') in {own}) && \
-         {}.exists(p, object.spec.claimRef.namespace.matches(p)))))",
-        texts(places),
+         !{place}.startsWith('kube-') && !({place} in {own}) && ({place} == {storage} || {}))))",
+        is_tenants(place, needs),
+        storage = text(PERSONAL_NAMESPACE),
         own = texts(["", "default"].into_iter().chain(OWN_NAMESPACES)),
     )
 }
@@ -278,10 +291,43 @@ fn namespaces() -> String {
     format!(
         "!variables.isNamespace || variables.levels || (variables.sub == '' && variables.writes && variables.classNow && \
                  (variables.new || variables.classBefore || variables.adoptable)) || \
-                 (variables.deletes && variables.classBefore && variables.managedBefore && \
+                 (variables.deletes && variables.classBefore && variables.managedBefore && variables.name != {selftest} && \
                  oldObject.metadata.?annotations[?{state}].orValue('') == {suspended})",
+        selftest = text(SELFTEST),
         state = text(STATE),
         suspended = text(TenantState::Suspended.as_str())
+    )
+}
+
+/// CEL that is true if a class, or a tenant of the ledger, gives a namespace this name.
+fn is_tenants(name: &str, needs: &Needs) -> String {
+    let patterns = texts(needs.namespaces.iter().map(|pattern| template_pattern(pattern, "[a-z0-9-]+")));
+    format!("{patterns}.exists(p, {name}.matches(p))")
+}
+
+/// Labels and annotations of others are orders to other programs: to leave the pods of a namespace unchecked, to run
+/// them on other nodes, or to give them devices of all tenants.
+fn metadata() -> String {
+    let same = |field: &str, own: &str| {
+        let (new, old) = (format!("object.metadata.?{field}.orValue({{}})"), format!("variables.{field}Before"));
+        format!(
+            "({new} == {old} || ({new}.all(k, {own} || (k in {old} && {old}[k] == {new}[k])) && \
+             {old}.all(k, {own} || k in {new})))"
+        )
+    };
+    let labels = format!(
+        "k.startsWith('{PREFIX}') || k.startsWith('{POD_SECURITY}') || k == '{MANAGED_BY}' || \
+         (variables.new && k == '{NAME_LABEL}')"
+    );
+    let [owners, finalizers] = ["ownerReferences", "finalizers"].map(|field| {
+        let count = format!("object.metadata.?{field}.orValue([]).size() == 0");
+        format!("(variables.new ? {count} : object.metadata.?{field} == oldObject.metadata.?{field})")
+    });
+    format!(
+        "!variables.isNamespace || !variables.writes || ({} && {} && {owners} && {finalizers} && \
+         (!variables.new || object.?spec.?finalizers.orValue([]).all(f, f == 'kubernetes')))",
+        same("labels", &labels),
+        same("annotations", &format!("k.startsWith('{PREFIX}')")),
     )
 }
 

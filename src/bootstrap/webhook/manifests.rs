@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use super::{SECRET, WEBHOOK, WEBHOOK_USER, labels};
+use super::{REPLICAS, SECRET, SURGE, WEBHOOK, WEBHOOK_USER, labels};
 use crate::bootstrap::NAMESPACE;
 use crate::bootstrap::roles::{cluster_role, labels as labels_of_init};
 use crate::rules::{CERTIFICATE, KEY, RULES, SEAL};
@@ -70,10 +70,10 @@ pub fn workload(image: &str) -> [Value; 3] {
     budget["spec"] = json!({"minAvailable": 1, "selector": {"matchLabels": selector()}});
     let mut deployment = object("apps/v1", "Deployment", WEBHOOK);
     deployment["spec"] = json!({
-        "replicas": 2,
+        "replicas": REPLICAS,
         "selector": {"matchLabels": selector()},
         // During an update, two pods continue to answer.
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": SURGE}},
         "template": {"metadata": {"labels": pod_labels()}, "spec": pod(image)},
     });
     [service, budget, deployment]

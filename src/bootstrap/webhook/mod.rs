@@ -60,6 +60,10 @@ pub const WEBHOOK: &str = "bursar-webhook";
 pub const APPROVALS: &str = "bursar-approvals";
 /// The Secret with the serving certificate.
 pub const SECRET: &str = "bursar-webhook-tls";
+/// The number of the webhook's pods, and of those that an update adds.
+pub(super) const REPLICAS: u64 = 2;
+/// See [`REPLICAS`].
+pub(super) const SURGE: u64 = 1;
 /// The user name of a webhook outside the cluster, in its client certificate.
 pub const WEBHOOK_USER: &str = "bursar:webhook";
 /// The holder of that certificate, in the label of its request.

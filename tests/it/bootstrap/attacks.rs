@@ -14,7 +14,7 @@ use bursar::bootstrap::approver::{self, ApproverLocation, ApproverRequest};
 use bursar::bootstrap::{self, Renewal};
 use bursar::contract::{Identity, SELFTEST, Sealer, TenantState, annotate};
 use bursar::execute::keypair::{Names, NewKey};
-use bursar::execute::request::ApiServer;
+use bursar::execute::request::{ApiServer, Ask};
 use bursar::execute::signing::{SigningError, Unsigned, sign};
 use bursar::identity::{AccountId, DirectoryId, NamespaceName};
 use bursar_testkit::binaries::program;
@@ -28,6 +28,11 @@ use super::site::{LEDGER, Site, binding, empty, name, namespace, ours, said};
 
 const THREATS: &str = include_str!("../../../docs/threat-model.md");
 const ALICE: &str = "bursar:user:alice#7";
+
+/// Namespaces that are not a tenant's. In each of them, others have one object of each kind that a thief could want.
+const PLACES: [&str; 4] = ["kube-system", "foreign", "adopted", approver::NAMESPACE];
+const MERGE: &str = "merge";
+const UNLABEL: &str = r#"[{"op": "remove", "path": "/metadata/labels/of-the-site"}]"#;
 
 /// An attack: its description, and the requests that it consists of.
 struct Row {
@@ -57,6 +62,28 @@ fn create(object: &Value) -> (Vec<String>, String) {
 
 fn kubectl(arguments: &[&str]) -> (Vec<String>, String) {
     (arguments.iter().map(|argument| (*argument).to_owned()).collect(), String::new())
+}
+
+/// A merge patch, which kubectl cannot send to a subresource without reading it first.
+fn merge(path: &str, patch: &Value) -> (Vec<String>, String) {
+    (vec![MERGE.to_owned(), path.to_owned()], patch.to_string())
+}
+
+/// An apply with a field manager that is not the daemon's.
+fn by_another(object: &Value) -> (Vec<String>, String) {
+    let (arguments, input) = apply(object);
+    (arguments.into_iter().map(|one| one.replace("=bursar", "=another")).collect(), input)
+}
+
+/// The object with its name as the prefix of a generated name.
+fn unnamed(mut object: Value) -> Value {
+    object["metadata"]["generateName"] = object["metadata"]["name"].take();
+    object["metadata"].as_object_mut().expect("the value is an object").remove("name");
+    object
+}
+
+fn mark(generation: &str) -> Value {
+    ours("v1", "ConfigMap", "bursar-mark", Some("bursar"), &json!({"data": {"generation": generation}}))
 }
 
 fn patched(namespace: &str, binding: &str, patch: &Value) -> (Vec<String>, String) {
@@ -126,6 +153,22 @@ fn volume(rest: &Value) -> Value {
     ours("v1", "PersistentVolume", "bursar-stolen", None, &json!({"spec": spec}))
 }
 
+/// One object of each kind that the daemon may write, stop or delete in tenants' namespaces.
+fn of_others() -> Value {
+    let spec = json!({"containers": [{"name": "c", "image": "example.org/i"}]});
+    let template = json!({"metadata": {"labels": {"app": "w"}}, "spec": spec});
+    let workload = json!({"selector": {"matchLabels": {"app": "w"}}, "template": template});
+    let of = |api_version: &str, kind: &str, field: &str, content: Value| json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "theirs"}, field: content});
+    let items = [
+        of("v1", "Pod", "spec", spec),
+        of("v1", "ConfigMap", "data", json!({"a": "b"})),
+        of("v1", "ResourceQuota", "spec", json!({"hard": {"pods": "100"}})),
+        of("apps/v1", "Deployment", "spec", workload.clone()),
+        of("apps/v1", "DaemonSet", "spec", workload),
+    ];
+    json!({"apiVersion": "v1", "kind": "List", "items": items})
+}
+
 /// Returns all attacks except approvals, which take two steps.
 #[expect(clippy::too_many_lines, reason = "a table, one row for each attack")]
 fn rows() -> Vec<Row> {
@@ -154,7 +197,133 @@ fn rows() -> Vec<Row> {
     };
     let eviction =
         json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": "tool-foo"}});
+    let with = |place: &str, metadata: Value| {
+        let mut object = namespace(place, &json!({"bursar.dev/class": "tool"}), "active");
+        for (field, values) in metadata.as_object().expect("the metadata is an object") {
+            match (&mut object["metadata"][field], values) {
+                (Value::Object(fields), Value::Object(values)) => fields.extend(values.clone()),
+                (field, values) => *field = values.clone(),
+            }
+        }
+        apply(&object)
+    };
+    let generated = unnamed(namespace("evil-", &json!({"bursar.dev/class": "tool"}), "active"));
+    let mut unending = namespace("tool-evil", &json!({"bursar.dev/class": "tool"}), "active");
+    unending["spec"] = json!({"finalizers": ["kubernetes", "example.org/x"]});
+    let admitted = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "tool-foo", "labels": {"resource.kubernetes.io/admin-access": "true"}}});
+    let many = |change: Value| {
+        let mut deployment = webhook_deployment(|_| ());
+        deployment["spec"]
+            .as_object_mut()
+            .expect("the value is an object")
+            .extend(change.as_object().expect("the change is an object").clone());
+        apply(&deployment)
+    };
+    let mut both = binding(Some("adopted"), "edit", "Group", ALICE);
+    both["subjects"]
+        .as_array_mut()
+        .expect("the subjects are a list")
+        .push(json!({"kind": "ServiceAccount", "name": "default", "namespace": "adopted"}));
     vec![
+        row(
+            "creates a namespace without the label of a class, or with a name that no class gives",
+            vec![
+                apply(&namespace("tool-evil", &json!({}), "active")),
+                apply(&namespace("tool-evil", &json!({"bursar.dev/adopt": "yes"}), "active")),
+                apply(&namespace("operators", &json!({"bursar.dev/class": "tool"}), "active")),
+                create(&generated),
+            ],
+        ),
+        row(
+            "gives a tenant's namespace labels, annotations, owners or finalizers that other programs obey",
+            vec![
+                with("tool-evil", json!({"labels": {"resource.kubernetes.io/admin-access": "true"}})),
+                with("tool-foo", json!({"labels": {"resource.kubernetes.io/admin-access": "true"}})),
+                kubectl(&["label", "namespace", "tool-foo", "of-the-site=other", "--overwrite"]),
+                kubectl(&["label", "namespace", "tool-foo", "of-the-site-"]),
+                with("tool-foo", json!({"annotations": {"scheduler.alpha.kubernetes.io/node-selector": "a=b"}})),
+                kubectl(&["annotate", "namespace", "tool-foo", "example.org/of-the-site-"]),
+                with("tool-foo", json!({"finalizers": ["example.org/x"]})),
+                create(&unending),
+                merge("/api/v1/namespaces/tool-foo/finalize", &json!({"spec": {"finalizers": []}})),
+                merge("/api/v1/namespaces/tool-foo/status", &json!({"status": {"phase": "Terminating"}})),
+                by_another(&admitted),
+                kubectl(&["patch", "namespace", "tool-foo", "--type=json", "-p", UNLABEL]),
+                // The garbage collector would delete the namespace, because its owner does not exist.
+                with(
+                    "tool-foo",
+                    json!({"ownerReferences": [
+                        {"apiVersion": "v1", "kind": "Namespace", "name": "none", "uid": "none", "blockOwnerDeletion": true},
+                    ]}),
+                ),
+            ],
+        ),
+        row("gives the pods of an adopted namespace the roles of its owners", vec![apply(&both)]),
+        row(
+            "binds a role that the class of a namespace does not have",
+            ["adopted", "tool-foo"]
+                .into_iter()
+                .flat_map(|place| {
+                    let unnamed = unnamed(binding(Some(place), "bursar-tenant", "Group", "system:authenticated"));
+                    ["admin", "cluster-admin", "bursar-daemon", "bursar-impersonate-admin"]
+                        .map(|role| apply(&binding(Some(place), role, "Group", ALICE)))
+                        .into_iter()
+                        .chain([
+                            create(&unnamed),
+                            apply(&binding(Some(place), "bursar-archive", "User", "bursar:daemon")),
+                        ])
+                })
+                .chain([
+                    apply(&binding(Some("tool-foo"), "bursar-tenant", "Group", "bursar:daemon#7")),
+                    apply(&binding(Some("tool-foo"), "bursar-tenant", "ServiceAccount", "default")),
+                ])
+                .collect(),
+        ),
+        row(
+            "writes, stops or deletes objects in a namespace that is not a tenant's",
+            PLACES
+                .into_iter()
+                .flat_map(|place| {
+                    let written = |api_version: &str, kind: &str, rest: Value| {
+                        apply(&ours(api_version, kind, "bursar", Some(place), &rest))
+                    };
+                    let dropped = json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]});
+                    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                        "metadata": {"name": "evil", "namespace": place}});
+                    [
+                        written("v1", "ConfigMap", json!({"data": {"a": "b"}})),
+                        written("v1", "ResourceQuota", json!({"spec": {"hard": {"pods": "0"}}})),
+                        written("networking.k8s.io/v1", "NetworkPolicy", json!({"spec": dropped})),
+                        create(&lease),
+                        merge(
+                            &format!("/apis/apps/v1/namespaces/{place}/daemonsets/theirs"),
+                            &json!({"metadata": {"labels": {"a": "b"}}}),
+                        ),
+                        merge(
+                            &format!("/apis/apps/v1/namespaces/{place}/deployments/theirs/scale"),
+                            &json!({"spec": {"replicas": 0}}),
+                        ),
+                        kubectl(&["delete", "pod", "theirs", "-n", place]),
+                        kubectl(&["delete", "configmap", "theirs", "-n", place]),
+                        kubectl(&["delete", "resourcequota", "theirs", "-n", place]),
+                        kubectl(&["delete", "--raw", &format!("/api/v1/namespaces/{place}/configmaps")]),
+                        kubectl(&["delete", "--raw", &format!("/api/v1/namespaces/{place}/resourcequotas")]),
+                    ]
+                })
+                .collect(),
+        ),
+        row(
+            "lowers, breaks or deletes the mark of the generations in use",
+            vec![
+                apply(&mark("41")),
+                apply(&mark("")),
+                apply(&mark("-1")),
+                apply(&mark("9999999999999999999")),
+                by_another(&mark("41")),
+                kubectl(&["delete", "configmap", "bursar-mark", "-n", "bursar"]),
+            ],
+        ),
         row("creates a namespace without a Pod Security level", vec![apply(&level("tool-evil", &json!({})))]),
         row(
             "creates a namespace at a level that no class names",
@@ -288,6 +457,8 @@ fn rows() -> Vec<Row> {
                 kubectl(&["delete", "validatingadmissionpolicybinding", "bursar-cage"]),
                 kubectl(&["label", "clusterrole", "bursar-daemon", "a=b"]),
                 kubectl(&["delete", "clusterrolebinding", "bursar-daemon"]),
+                merge("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/bursar-daemon", &emptied()),
+                merge("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/bursar-cluster-admin", &emptied()),
                 kubectl(&[
                     "patch",
                     "configmap",
@@ -316,6 +487,14 @@ fn rows() -> Vec<Row> {
                 })),
             ],
         ),
+        row(
+            "runs many pods as the webhook, with the priority of system pods",
+            vec![
+                many(json!({"replicas": 1000})),
+                many(json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1000}}})),
+                many(json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "100%"}}})),
+            ],
+        ),
         row("gives the webhook's Service an address that is not the webhook's", vec![apply(&service)]),
         row(
             "requests a certificate that never expires, or for another signer or use",
@@ -330,6 +509,7 @@ fn rows() -> Vec<Row> {
                         "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
                     }),
                 )),
+                create(&request("evil", ("tool:foo", &[]), &json!({"signerName": "example.org/signer"}))),
                 create(&request("evil", ("tool:foo", &[]), &json!({"usages": ["server auth"]}))),
             ],
         ),
@@ -385,6 +565,8 @@ fn rows() -> Vec<Row> {
             vec![
                 kubectl(&["get", "namespaces", "--as=bursar:cluster-admin"]),
                 kubectl(&["get", "namespaces", "--as=system:admin", "--as-group=system:masters"]),
+                kubectl(&["get", "namespaces", "--as=bursar:daemon", "--as-uid=another"]),
+                kubectl(&["get", "namespaces", "--as=system:serviceaccount:kube-system:generic-garbage-collector"]),
             ],
         ),
         row(
@@ -418,6 +600,9 @@ fn rows() -> Vec<Row> {
                 kubectl(&["delete", "serviceaccount", "default", "-n", "kube-system"]),
                 kubectl(&["delete", "--raw", "/api/v1/namespaces/tool-foo/secrets"]),
                 kubectl(&["delete", "namespace", "tool-foo"]),
+                kubectl(&["delete", "namespace", SELFTEST]),
+                kubectl(&["delete", "persistentvolume", "theirs"]),
+                kubectl(&["delete", "csr", "of-others"]),
             ],
         ),
     ]
@@ -441,6 +626,14 @@ const SIGNED: [(&str, &str, &[&str]); 6] = [
     ("gets a certificate for a node", "system:node:n", &["system:nodes"]),
 ];
 
+const APPROVES_OTHERS: &str = "approves a request of somebody else, or for another signer";
+/// Requests that an administrator made: name and signer.
+const OF_OTHERS: [(&str, &str); 2] =
+    [("of-others", "kubernetes.io/kube-apiserver-client"), ("of-kubelets", "kubernetes.io/kubelet-serving")];
+
+/// A right that RBAC cannot narrow: the bindings of the backstop, by name.
+const OTHER_POLICY: &str = "points a binding of the backstop at another policy of the cluster";
+
 struct Attacked {
     site: Site,
     /// The daemon's credential, and one with another name in its group.
@@ -463,10 +656,18 @@ impl Attacked {
             .to_string(),
         );
         site.cluster.run(&["create", "namespace", approver::NAMESPACE], "");
-        // The daemon itself may label this namespace, with any level.
-        let mut selftest = namespace(SELFTEST, &json!({"bursar.dev/class": SELFTEST, "lab": "yes"}), "active");
+        site.cluster.run(&["label", "namespace", "tool-foo", "of-the-site=yes"], "");
+        site.cluster.run(&["annotate", "namespace", "tool-foo", "example.org/of-the-site=yes"], "");
+        for (name, signer) in OF_OTHERS {
+            let mut request = request(name, ("tool:foo", &[]), &json!({"signerName": signer}));
+            request["metadata"]["labels"] = json!({});
+            site.cluster.run(&["create", "-f", "-"], &request.to_string());
+        }
+        // The daemon itself may give this namespace any level.
+        let mut selftest = namespace(SELFTEST, &json!({"bursar.dev/class": SELFTEST}), "suspended");
         selftest["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = json!("privileged");
         site.must("apply", &selftest);
+        site.cluster.run(&["label", "namespace", SELFTEST, "lab=yes"], "");
         site.cluster.run(&["label", "namespace", "bursar", "lab=yes"], "");
         for (place, name) in [
             ("foreign", "bursar-left"),
@@ -489,6 +690,14 @@ impl Attacked {
             site.cluster.run(&["create", "-f", "-"], &adopted.to_string());
         }
         site.cluster.run(&["label", "namespace", "kube-public", "lab=yes"], "");
+        for place in PLACES {
+            site.cluster.wait_for_pods(place);
+            site.cluster.run(&["create", "-n", place, "-f", "-"], &of_others().to_string());
+        }
+        let mut volume = volume(&json!({}));
+        volume["metadata"] = json!({"name": "theirs"});
+        site.cluster.run(&["create", "-f", "-"], &volume.to_string());
+        site.must("apply", &mark("42"));
         site.must("apply", &binding(Some("adopted"), "edit", "Group", ALICE));
         site.must("apply", &namespace("bare", json!({"pod-security.kubernetes.io/enforce": "baseline"})));
         let mallory = forged(&site);
@@ -497,6 +706,11 @@ impl Attacked {
     }
 
     fn send(&self, kubeconfig: &Path, (arguments, input): &(Vec<String>, String)) -> Result<(), String> {
+        if let [first, path] = arguments.as_slice()
+            && first == MERGE
+        {
+            return Self::patch(kubeconfig, path, &serde_json::from_str(input).expect("the patch is JSON"));
+        }
         let mut command = self.site.cluster.kubectl_as(kubeconfig);
         command.args(arguments);
         let output = run(command, input);
@@ -523,6 +737,11 @@ impl Attacked {
                     through.insert(attack);
                 }
                 self.site.cluster.run(&["delete", "csr", &format!("evil-{number}"), "--ignore-not-found"], "");
+            }
+        }
+        for (name, _) in OF_OTHERS {
+            if self.credentials.iter().any(|kubeconfig| Self::approve(kubeconfig, name)) {
+                through.insert(APPROVES_OTHERS);
             }
         }
         through
@@ -555,12 +774,16 @@ impl Attacked {
             {"type": "Approved", "status": "True", "reason": "Test", "message": "test"},
         ]}});
         let path = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}/approval");
+        Self::patch(kubeconfig, &path, &approved).is_ok()
+    }
+
+    fn patch(kubeconfig: &Path, path: &str, change: &Value) -> Result<(), String> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
         runtime.block_on(async {
             let client = bootstrap::client(kubeconfig).await.expect("the kubeconfig is valid");
             let server = ApiServer::new(super::site::name(), client, Arc::default());
-            server.ask(&path, bursar::execute::request::Ask::Merge(&approved)).await.is_ok()
+            server.ask(path, Ask::Merge(change)).await.map(drop).map_err(|error| error.to_string())
         })
     }
 }
@@ -649,9 +872,16 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
     for attack in &through {
         assert!(THREATS.contains(attack), "docs/threat-model.md does not list this attack: {attack}");
     }
-    for Row { attack, .. } in rows() {
-        assert!(THREATS.contains(attack), "docs/threat-model.md does not list this attack: {attack}");
+    for attack in rows().iter().map(|row| row.attack).chain([APPROVES_OTHERS]) {
+        assert!(THREATS.contains(&format!("| {attack} | refused")), "docs/threat-model.md does not list {attack}");
     }
+    assert!(THREATS.contains(&format!("| {OTHER_POLICY} | **can**")), "the threat model says so");
+    let pointed = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "bursar-uid-enforce"}, "spec": {"policyName": "theirs", "validationActions": ["Warn"]},
+    });
+    assert_eq!(attacked.send(&attacked.credentials[0], &apply(&pointed)), Ok(()));
+    site.cluster.run(&["delete", "validatingadmissionpolicybinding", "bursar-uid-enforce"], "");
 
     // The daemon made this binding. Then somebody removed its label, and the namespace is no longer adopted.
     assert!(THREATS.contains("changes a binding in a namespace of others so that it has no subject"));

@@ -25,6 +25,10 @@ use crate::policy::{CredentialKind, Policy};
 /// not be assigned again. No site revokes this many credentials between two backups.
 pub const GENERATIONS_SKIPPED: u64 = 1000;
 
+/// The most by which a generation can exceed the ledger's counter. No ledger assigns this many generations, so a higher
+/// one was written to make the counter overflow, after which old generations would be assigned again.
+const PLAUSIBLE: u64 = 1_000_000_000_000_000;
+
 /// The orders that an older ledger lacks and that no cluster shows.
 const LOST_ORDERS: &str = "orders that were given after this ledger was written are lost, if they are holds, or \
                            suspensions of accounts that were already suspended: order them again; the journal lists \
@@ -71,6 +75,36 @@ impl Facts {
         self.doubts.extend(doubts);
     }
 
+    /// Returns the facts without those that name a generation which no ledger with the counter `last` has reached. Each
+    /// of these is a doubt.
+    fn plausible(&self, last: u64) -> Self {
+        let Self { clusters, tenancies, bound, marks, marked_uids, doubts } = self.clone();
+        let mut facts = Self { clusters, marked_uids, doubts, ..Self::default() };
+        let mut is_plausible = |generation: u64, what: &dyn Fn() -> String| {
+            let is = generation <= last.saturating_add(PLAUSIBLE);
+            if !is {
+                facts.doubts.push(format!(
+                    "{} names generation {generation}, which no ledger has reached; it proves nothing",
+                    what()
+                ));
+            }
+            is
+        };
+        let tenancies = tenancies.into_iter().filter(|Tenancy { identity, .. }| {
+            is_plausible(identity.generation, &|| format!("namespace {} in {}", identity.namespace, identity.cluster))
+        });
+        facts.tenancies = tenancies.collect();
+        facts.bound = bound
+            .into_iter()
+            .filter(|(account, generation)| is_plausible(*generation, &|| format!("a binding of {account}")))
+            .collect();
+        facts.marks = marks
+            .into_iter()
+            .filter(|(cluster, generation)| is_plausible(*generation, &|| format!("the mark of {cluster}")))
+            .collect();
+        facts
+    }
+
     /// Returns the highest generation in a mark, or 0.
     fn marked(&self) -> u64 {
         self.marks.values().copied().max().unwrap_or_default()
@@ -107,6 +141,7 @@ pub fn learn(
     actor: &str,
     now: Timestamp,
 ) -> Learned {
+    let facts = &facts.plausible(ledger.last_generation);
     let mut lesson = Lesson {
         ledger,
         accounts: BTreeMap::new(),
@@ -464,6 +499,36 @@ mod tests {
         assert_eq!(ledger.last_generation, 7001 + GENERATIONS_SKIPPED);
         let facts = Facts { tenancies: vec![tenancy(&old.accounts[&foo], 7002, TenantState::Active)], ..facts };
         assert_eq!(applied(ledger, &facts, &policy).accounts[&foo].state, Lifecycle::Active);
+    }
+
+    /// Anybody who may create bindings in some namespace can write one with any generation and with our label.
+    #[test]
+    fn generations_that_no_ledger_reaches_do_not_move_the_counter() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let (old, policy) = (world.ledger.clone(), world.policy.clone());
+        let account = &old.accounts[&foo];
+        let last = old.last_generation;
+        for forged in [u64::MAX, last + PLAUSIBLE + 1] {
+            let facts = Facts {
+                tenancies: vec![tenancy(account, forged, TenantState::Suspended)],
+                bound: BTreeMap::from([(account.account_name(), forged)]),
+                marks: BTreeMap::from([(ClusterName("prod".into()), forged)]),
+                ..Facts::default()
+            };
+            let learned = learn(&old, &facts, &policy, &|_| None, "root", world.now);
+            let named = |what: &str| learned.doubts.iter().any(|doubt| doubt.contains(what));
+            assert!(
+                ["namespace tool-foo", "binding of tool:foo", "mark of prod"].into_iter().all(named),
+                "{learned:#?}"
+            );
+            let ledger = applied(old.clone(), &facts, &policy);
+            assert!((last + GENERATIONS_SKIPPED..last + 3 * GENERATIONS_SKIPPED).contains(&ledger.last_generation));
+            assert_eq!(ledger.accounts[&foo].state, account.state);
+        }
+        let facts = Facts { bound: BTreeMap::from([(account.account_name(), last + PLAUSIBLE)]), ..Facts::default() };
+        assert!(applied(old, &facts, &policy).last_generation > last + PLAUSIBLE);
     }
 
     #[test]

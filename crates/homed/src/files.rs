@@ -491,11 +491,12 @@ impl Directory<'_> {
 /// Renames a file to a name that no file has. If one has it, returns [`Errno::EXIST`].
 pub(super) fn rename_new(directory: &OwnedFd, from: &Path, to: &Path) -> Result<(), Errno> {
     match fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
-        // NFS has no NOREPLACE.
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            fs::linkat(directory, from, directory, to, AtFlags::empty())?;
-            fs::unlinkat(directory, from, AtFlags::empty())
-        }
+        // NFS has no NOREPLACE, but hard links, which never replace a file either. A few file systems have neither.
+        Err(Errno::INVAL | Errno::NOSYS) => match fs::linkat(directory, from, directory, to, AtFlags::empty()) {
+            Ok(()) => fs::unlinkat(directory, from, AtFlags::empty()),
+            Err(Errno::PERM | Errno::NOTSUP | Errno::NOSYS) => fs::renameat(directory, from, directory, to),
+            Err(errno) => Err(errno),
+        },
         renamed => renamed,
     }
 }

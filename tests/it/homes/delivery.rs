@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use base64::Engine as _;
 use bursar_protocol::{
     Answer, HomeTarget, Inspection, KubeconfigEntries, SecretText, SuspensionNotice, TokenFiles, UserProof, Work,
     Written,

@@ -43,6 +43,8 @@ pub struct Delivering<'a> {
     pub mount: Option<&'a Path>,
     /// The state of the file in the home before the delivery.
     pub old: Old,
+    /// Whether the ledger has no delivery yet. Then it gets a row before the file is written.
+    pub is_first: bool,
 }
 
 /// Why no certificate was issued, or why it is not delivered. The text contains the remedy.
@@ -80,7 +82,7 @@ pub async fn deliver(
     (now, recorder): (Timestamp, &Recorder),
 ) -> Result<Vec<Change>, StepError> {
     let server = &effects.server;
-    let Delivering { credential, generation, home, mount, old } = what;
+    let Delivering { credential, generation, home, mount, old, is_first } = what;
     let target = home::target(home, mount.map(Path::to_owned));
     let endpoints =
         Endpoints { all: &credential.endpoints, default: &credential.default_endpoint, kind: credential.proof.noun() };
@@ -94,6 +96,11 @@ pub async fn deliver(
     if let Some(user) = &user {
         let tried = endpoint_probe::Credential { user, proof: &proof };
         server.endpoint_probes().attempt(endpoints, tried, old).await.map_err(CredentialError::from)?;
+    }
+    if is_first {
+        // If the answer is lost, a suspension still finds the key.
+        let pending = Change::Delivery(key.clone(), Some(credential.delivered(home, now).pending()));
+        recorder.store(vec![pending], Vec::new()).await.map_err(|_| StepError::NotRecorded)?;
     }
     let written = write(homes, (home, &target), entries(&server.cluster, credential, proof)).await;
     let written = written.map_err(|error| match error {

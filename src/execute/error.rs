@@ -209,6 +209,12 @@ impl StepError {
         matches!(self, Self::Home(HomedClientError::Home(HomeError::MissingPrefix { prefix })) if *prefix == home.home)
     }
 
+    /// Whether the home's path is a symbolic link, for example because the home was moved and the link leads there.
+    #[must_use]
+    pub fn is_of_a_link(&self, home: &DesiredHome) -> bool {
+        matches!(self, Self::Home(HomedClientError::Home(HomeError::Symlink { path })) if *path == home.home)
+    }
+
     /// Returns whether the daemon admission policy refused an object.
     #[must_use]
     pub fn is_by_our_policy(&self) -> bool {

@@ -80,6 +80,13 @@ fn a_home_that_moves_gets_its_kubeconfig_before_the_old_one_is_removed() {
     });
     let left = world.rows("SELECT action FROM history WHERE action = 'kubeconfig left in a former home'");
     assert_eq!(left.len(), 1);
+    // The old path becomes a link to the new one.
+    fs::rename(world.home("foo3"), world.home("foo4")).expect("the parent folder is writable");
+    std::os::unix::fs::symlink(world.home("foo4"), world.home("foo3")).expect("the parent folder is writable");
+    moves(&world, "foo4");
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    assert!(world.works(&kubeconfig(&world, "foo4")), "the credential stays in the file to which both paths lead");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use bursar_protocol::{
 use zeroize::Zeroizing;
 
 use crate::document::DocumentError;
-use crate::exchange::{Exchanged, Patience, exchange, settled, sweep_lock, test_exchange};
+use crate::exchange::{Exchanged, Patience, exchange, overwrite, settled, sweep_lock, test_exchange};
 use crate::files::{Directory, Existing, Home};
 use crate::keypair;
 use crate::kubeconfig::{self, Delivered, KubeconfigError};
@@ -243,6 +243,11 @@ impl Place<'_> {
         let name = self.name();
         let path = directory.path_of(name);
         let (mut written, mut narrowed) = (false, false);
+        // An error of this call is returned last: a backup must not keep our key in the kubeconfig.
+        let cleaned = match &entries.user.proof {
+            UserProof::Notice(_) => self.clean_backups(&directory),
+            _ => Ok(()),
+        };
         let exchanged = exchange(
             &directory,
             name,
@@ -283,6 +288,7 @@ impl Place<'_> {
         let backup = beside.junk.map(|_| self.backup_name().display().to_string());
         if let UserProof::Notice(_) = &entries.user.proof {
             directory.sweep();
+            cleaned?;
             written |= self.remove_token(&entries.user.name)?;
         }
         let changed = changed || written || narrowed;
@@ -315,31 +321,47 @@ impl Place<'_> {
         let Some(directory) = self.home.directory_of(self.file)? else { return Ok(Answer::Removed { changed: gone? }) };
         // A killed worker may have left a temporary file with a key.
         directory.sweep();
+        let cleaned = self.clean_backups(&directory);
         let name = self.name();
         let exchanged = exchange(
             &directory,
             name,
             self.patience,
             |existing| {
-                let Some(existing) = existing else { return Ok((None, true)) };
+                let Some(existing) = existing else { return Ok((None, Ok(true))) };
                 self.cpu.heed(existing.content.len())?;
                 let removed = text(existing).and_then(|text| {
                     let removed = kubeconfig::remove(text, names)?;
-                    let left = kubeconfig::ours(removed.as_ref().map_or(text, |removed| removed.as_str()))?;
-                    Ok((removed.map(bytes), left.is_empty()))
+                    let is_left = kubeconfig::has_a_credential(removed.as_ref().map_or(text, |text| text.as_str()))?;
+                    Ok((removed.map(bytes), Ok(!is_left)))
                 });
-                removed.map_err(|error| unusable(directory.path_of(name), &error))
+                removed.or_else(|error| {
+                    let error = unusable(directory.path_of(name), &error);
+                    // A fault in the user's part must not keep our key in the file.
+                    match keypair::without_our_keys(&existing.content) {
+                        Some(without) => Ok((Some(without), Err(error))),
+                        None => Err(error),
+                    }
+                })
             },
             |_| Ok(()),
             Ok,
-        )?;
-        if exchanged.value {
+        );
+        let exchanged = match exchanged {
+            Err(error @ (HomeError::NoSpace { .. } | HomeError::NoInodes { .. } | HomeError::Quota { .. })) => {
+                // If this fails too, the first error is the one to remedy.
+                let _ = overwrite(&directory, name, self.patience, keypair::with_blank_keys);
+                return Err(error);
+            }
+            exchanged => exchanged?,
+        };
+        if exchanged.value? {
             match directory.remove(&beside_name(name, KEPT)) {
                 Err(error) if is_not_ours(&error) => {}
                 removed => drop(removed?),
             }
-            self.clean_backups(&directory)?;
         }
+        cleaned?;
         Ok(Answer::Removed { changed: gone? || exchanged.changed })
     }
 
@@ -366,7 +388,7 @@ impl Place<'_> {
         };
         let kept = directory.read(&kept_name)?.ok_or_else(|| nothing(directory.path_of(&kept_name)))?;
         let wrong = |error: &KubeconfigError| unusable(directory.path_of(&kept_name), error);
-        let kept = text(&kept).and_then(kubeconfig::users_part).map_err(|error| wrong(&error))?;
+        let kept = text(&kept).and_then(kubeconfig::without_our_users).map_err(|error| wrong(&error))?;
         let exchanged = exchange(
             &directory,
             name,

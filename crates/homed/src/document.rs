@@ -97,7 +97,8 @@ pub enum Style {
 pub struct NodePosition {
     /// Offset of the first byte. If a tag is on the same line, it is included.
     pub start: usize,
-    /// Offset of the first byte after the node. The line break after a block scalar is part of the node.
+    /// Offset of the first byte after the node. The line break after a block scalar is part of the node; blank lines
+    /// after it are only if they are part of its value.
     pub end: usize,
     /// Whether the node is a collection in `[]` or `{}`.
     pub flow: bool,
@@ -303,6 +304,15 @@ pub(super) fn next_token(text: &str, from: usize) -> usize {
 /// Returns the offset of the line break that ends the line of `from`, or of the end of the text.
 pub(super) fn line_end(text: &str, from: usize) -> usize {
     text.as_bytes()[from..].iter().position(|byte| matches!(byte, b'\r' | b'\n')).map_or(text.len(), |at| from + at)
+}
+
+/// Returns the offset after the line break at `at`; `at` itself if it is the end of the text.
+pub(super) fn behind_break(text: &str, at: usize) -> usize {
+    match &text.as_bytes()[at..] {
+        [b'\r', b'\n', ..] => at + 2,
+        [_, ..] => at + 1,
+        [] => at,
+    }
 }
 
 /// Whether every reader of YAML 1.1 or 1.2 takes the text for a string even without quotes.

@@ -110,7 +110,28 @@ fn every_node_records_its_place() {
     assert_eq!(items, ["a: b\n  c:", "", "!!str z"]);
     let none = root.get("none").expect("the document has the key");
     assert!(text[..none.place.start].ends_with("none:") && none.place.start == none.place.end);
-    assert!(text[..root.get("block").expect("the document has the key").place.end].ends_with("x\n\n"));
+    assert_eq!(at("block"), "x\n");
+}
+
+#[test]
+fn a_block_scalar_ends_at_its_last_line() {
+    for (scalar, behind) in [
+        ("|\n    x\n", "\n  # c\n"),
+        (">-\n    x\n", "   \n\n   # c\n"),
+        ("| # +\n    x \n", "\n  # c\n"),
+        ("|+\n    x\n\n", "  # c\n"),
+        ("|2+\n    x\n\n", "# c\n"),
+        ("|\n    x\n      \n", "  # c\n"),
+        ("|\r\n    x\r\n", "\r\n  # c\r\n"),
+        ("!!str |\n    x\n", "\n"),
+    ] {
+        for next in ["  c: d\n", "e: f\n", ""] {
+            let text = format!("a:\n  b: {scalar}{behind}{next}");
+            let root = root(&text);
+            let node = root.get("a").and_then(|a| a.get("b")).expect("the document has the key");
+            assert_eq!(&text[..node.place.end], format!("a:\n  b: {scalar}"), "{text:?}");
+        }
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use zeroize::Zeroizing;
 
-use crate::document::{Document, DocumentError, Language, Node, Style, Value, line_end, next_token};
+use crate::document::{Document, DocumentError, Language, Node, Style, Value, behind_break, line_end, next_token};
 use crate::document_writer::{Flow, block, flow};
 
 type Result<T> = std::result::Result<T, DocumentError>;
@@ -167,6 +167,15 @@ impl<'d> Edits<'d> {
         Ok(())
     }
 
+    /// Replaces the content of an entry. The dash and the white space before it stay.
+    pub(super) fn replace_content(&mut self, entry: &Node, new: &Node) -> Result<()> {
+        let (start, end) = (entry.place.start, entry.place.end);
+        let behind = if self.text(start..end).ends_with(['\n', '\r']) { self.newline } else { "" };
+        let written = flow(new, &self.inline())?;
+        self.change(start..end, format!("{}{behind}", *written));
+        Ok(())
+    }
+
     /// Removes the entries at these positions with their lines. Comments between entries stay.
     pub(super) fn remove(&mut self, (key, list): (&Node, &Node), gone: &[usize]) -> Result<()> {
         let Value::Sequence(items) = &list.value else { return Err(DocumentError::NotWritable) };
@@ -179,7 +188,7 @@ impl<'d> Edits<'d> {
             let dash = self.dash(key, items, *position)?;
             let start = dash - self.column(dash)?;
             let end = items[*position].place.end;
-            let end = if text[..end].ends_with(['\n', '\r']) { end } else { self.behind_break(line_end(text, end)) };
+            let end = if text[..end].ends_with(['\n', '\r']) { end } else { behind_break(text, line_end(text, end)) };
             self.change(start..end, "");
         }
         if gone.len() == items.len() {
@@ -203,14 +212,6 @@ impl<'d> Edits<'d> {
         }
         self.change(at..at, format!("{}{lines}", self.newline));
         Ok(())
-    }
-
-    fn behind_break(&self, at: usize) -> usize {
-        match &self.document.text.as_bytes()[at..] {
-            [b'\r', b'\n', ..] => at + 2,
-            [_, ..] => at + 1,
-            [] => at,
-        }
     }
 
     /// Returns entries as lines of a block list, without the last line break.
@@ -376,7 +377,7 @@ impl<'d> Edits<'d> {
         {
             while at < start {
                 if self.text(at..at + 1) == "#" {
-                    let end = self.behind_break(line_end(self.document.text, at)).min(start);
+                    let end = behind_break(self.document.text, line_end(self.document.text, at)).min(start);
                     kept.push(' ');
                     kept.push_str(self.text(at..end));
                     at = end;

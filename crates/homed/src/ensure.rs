@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::bounds::Prefix;
 use crate::errno::from_errno;
-use crate::files::{errno_of, open_beneath};
+use crate::files::{errno_of, open_beneath, rename_new};
 
 /// The most files and directories of a skeleton that are copied, and the deepest level. `/etc/skel` has about five
 /// files.
@@ -204,6 +204,11 @@ fn is_empty(held: &OwnedFd) -> bool {
         .is_ok_and(|mut entries| !entries.any(|entry| entry.is_ok_and(|entry| is_name(entry.file_name().to_bytes()))))
 }
 
+/// Whether no file has this name. After any other error, nothing is copied.
+fn is_free(directory: &OwnedFd, name: &OsStr) -> bool {
+    fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_err_and(|errno| errno == Errno::NOENT)
+}
+
 fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, depth: usize) -> Result<(), HomeError> {
     let unread = |path: &Path, error: &std::io::Error| from_errno("read", path, errno_of(error));
     let _ = fs::unlinkat(to, TEMPORARY, AtFlags::empty());
@@ -225,7 +230,7 @@ fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, dept
             };
             let copied = copied.map_err(|errno| failed("mkdirat", errno))?;
             copy_directory(&path, &home.join(&name), &copied, left, depth + 1)?;
-        } else if found.is_file() && fs::statat(to, &name, AtFlags::SYMLINK_NOFOLLOW).is_err() {
+        } else if found.is_file() && is_free(to, &name) {
             let mut source = File::open(&path).map_err(|error| unread(&path, &error))?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = fs::openat(to, TEMPORARY, flags, mode).map_err(|errno| failed("openat", errno))?;
@@ -233,7 +238,12 @@ fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, dept
             std::io::copy(&mut source, &mut file)
                 .and_then(|_| file.sync_all())
                 .map_err(|error| failed("write", errno_of(&error)))?;
-            fs::renameat(to, TEMPORARY, to, &name).map_err(|errno| failed("renameat", errno))?;
+            match rename_new(to, Path::new(TEMPORARY), Path::new(&name)) {
+                // The user made this file meanwhile.
+                Err(Errno::EXIST) => fs::unlinkat(to, TEMPORARY, AtFlags::empty()),
+                renamed => renamed,
+            }
+            .map_err(|errno| failed("renameat", errno))?;
         }
     }
     sync(to).map_err(|errno| from_errno("fsync", home, errno))

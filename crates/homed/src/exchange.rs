@@ -10,6 +10,7 @@
 //! Ages are measured against the timestamps of files that homed creates, because the file server's clock may differ
 //! from ours.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -99,7 +100,7 @@ pub(super) fn exchange<T, B>(
         directory.limit(name, content.len() as u64)?;
         let temporary = directory.temporary(&content)?;
         if lock.is_none() {
-            lock = Some(Lock::take(directory, name, temporary.made_at()?, patience)?);
+            lock = Some(Lock::take(directory, name, Some(temporary.made_at()?), patience)?);
         }
         let made_at = lock.as_ref().map(|lock| lock.made_at);
         if is_still(directory, name, existing.as_ref(), made_at)? {
@@ -107,8 +108,12 @@ pub(super) fn exchange<T, B>(
             let version = existing.map(|existing| existing.version);
             let prepared = before(&value)?;
             // `before` wrote files and took time, so the version is checked again. Only the rename follows this check.
-            if directory.version(name)? == version {
-                temporary.put(name)?;
+            let is_put = match version {
+                _ if directory.version(name)? != version => false,
+                None => temporary.put_new(name)?,
+                Some(_) => temporary.put(name).map(|()| true)?,
+            };
+            if is_put {
                 after(prepared)?;
                 let overridden = overridden(&lock);
                 drop(lock);
@@ -116,10 +121,27 @@ pub(super) fn exchange<T, B>(
                 return Ok(Exchanged { value, changed: true, overridden });
             }
         }
-        drop(temporary);
         rounds += 1;
         if rounds >= ROUNDS {
             (lock, rounds) = (None, 0);
+        }
+        give_up(directory, name, patience)?;
+    }
+}
+
+/// Writes what `change` returns, which has the same length, into the file itself, if there is no room for another file.
+pub(super) fn overwrite(
+    directory: &Directory<'_>,
+    name: &Path,
+    patience: Patience,
+    change: impl Fn(&[u8]) -> Option<Zeroizing<Vec<u8>>>,
+) -> Result<(), HomeError> {
+    let _lock = Lock::take(directory, name, None, patience)?;
+    loop {
+        let Some(existing) = read(directory, name)? else { return Ok(()) };
+        let Some(changed) = change(&existing.content) else { return Ok(()) };
+        if is_still(directory, name, Some(&existing), None)? {
+            return directory.overwrite(name, &existing, &changed);
         }
         give_up(directory, name, patience)?;
     }
@@ -133,7 +155,7 @@ pub(super) fn test_exchange(
     now: i128,
     patience: Patience,
 ) -> Result<(), HomeError> {
-    let lock = Lock::take(directory, name, now, patience)?;
+    let lock = Lock::take(directory, name, Some(now), patience)?;
     while !is_still(directory, name, read(directory, name)?.as_ref(), Some(lock.made_at))? {
         give_up(directory, name, patience)?;
     }
@@ -231,7 +253,9 @@ impl Version {
 struct Lock<'d, 'home> {
     directory: &'d Directory<'home>,
     name: PathBuf,
-    inode: u64,
+    /// Open until the lock is removed, so that no other lock gets its inode. `None` while the lock is removed, because
+    /// an NFS client would rename an open file instead.
+    file: Option<OwnedFd>,
     made_at: i128,
     overridden: Option<u64>,
 }
@@ -239,7 +263,9 @@ struct Lock<'d, 'home> {
 impl Drop for Lock<'_, '_> {
     fn drop(&mut self) {
         // The lock may have been removed meanwhile, and another program may hold its own lock.
-        if self.directory.look(&self.name).is_ok_and(|found| found.is_some_and(|found| found.st_ino == self.inode)) {
+        let own = self.file.as_ref().and_then(|file| fs::fstat(file).ok()).map(|own| own.st_ino);
+        if self.directory.look(&self.name).is_ok_and(|found| found.map(|found| found.st_ino) == own) {
+            self.file = None;
             let _ = self.directory.remove(&self.name);
         }
     }
@@ -247,21 +273,27 @@ impl Drop for Lock<'_, '_> {
 
 impl<'d, 'home> Lock<'d, 'home> {
     /// Takes the lock of a file. If another program holds it, waits until `patience` ends. `now` is the current time of
-    /// the file system.
-    fn take(directory: &'d Directory<'home>, file: &Path, now: i128, patience: Patience) -> Result<Self, HomeError> {
+    /// the file system; without it, no lock is overridden.
+    fn take(
+        directory: &'d Directory<'home>,
+        file: &Path,
+        now: Option<i128>,
+        patience: Patience,
+    ) -> Result<Self, HomeError> {
         let name = lock_name(file);
         let mut waited = 0_u32;
         let mut overridden = None;
         loop {
-            if let Some(held) = directory.make_lock(&name, LOCK_MODE, MARK)? {
-                let made = Version::of(&held);
-                return Ok(Self { directory, name, inode: made.inode, made_at: made.modified, overridden });
+            if let Some((file, held)) = directory.make_lock(&name, LOCK_MODE, MARK)? {
+                let made_at = Version::of(&held).modified;
+                return Ok(Self { directory, name, file: Some(file), made_at, overridden });
             }
             let Some(found) = directory.look(&name)? else { continue };
-            let now = now + i128::try_from((PAUSE * waited).as_nanos()).unwrap_or(0);
+            let made_at = Version::of(&found).made_at();
+            let now = now.map_or(made_at, |now| now + i128::try_from((PAUSE * waited).as_nanos()).unwrap_or(0));
             // A lock dated far in the future comes from a wrong clock and would never become old, so it is overridden
             // too.
-            let age = (now - Version::of(&found).made_at()).unsigned_abs();
+            let age = (now - made_at).unsigned_abs();
             if age > ABANDONED.as_nanos() {
                 directory.remove_lock(&name, &found, file)?;
                 let seconds = u64::try_from(age / 1_000_000_000).unwrap_or(u64::MAX);
@@ -302,7 +334,7 @@ fn lock_name(file: &Path) -> PathBuf {
 
 impl Directory<'_> {
     /// Creates a lock; returns `None` if the name exists already.
-    fn make_lock(&self, name: &Path, mode: Mode, content: &[u8]) -> Result<Option<Stat>, HomeError> {
+    fn make_lock(&self, name: &Path, mode: Mode, content: &[u8]) -> Result<Option<(OwnedFd, Stat)>, HomeError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match fs::openat2(self.held(), name, flags, mode, IN_HOME) {
             Ok(file) => file,
@@ -311,7 +343,8 @@ impl Directory<'_> {
         };
         // If the disk is full, the lock stays empty, and works all the same.
         let _ = rustix::io::write(&file, content);
-        fs::fstat(&file).map(Some).map_err(|errno| self.failed("fstat", name, errno))
+        let made = fs::fstat(&file).map_err(|errno| self.failed("fstat", name, errno))?;
+        Ok(Some((file, made)))
     }
 
     /// Removes the lock `found` of a file, which may be a folder too, if it still has this name.
@@ -370,5 +403,17 @@ mod tests {
         let done = exchange(&directory, Path::new("config"), Patience::of(Duration::from_secs(9)), merge, before, Ok);
         assert!(done.expect("the exchange succeeds").changed);
         assert_eq!(std::fs::read_to_string(&path).expect("the file exists"), "ours");
+        // A file that was made meanwhile stays.
+        let temporary = || directory.temporary(b"other").expect("the home is writable");
+        assert!(!temporary().put_new(Path::new("config")).expect("the name can be tried"));
+        assert_eq!(std::fs::read_to_string(&path).expect("the file exists"), "ours");
+        assert!(temporary().put_new(Path::new("new")).expect("the name is free"));
+        let mut names: Vec<_> = std::fs::read_dir(path.with_file_name(""))
+            .expect("the home is readable")
+            .flatten()
+            .map(|it| it.file_name())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["config", "new"]);
     }
 }

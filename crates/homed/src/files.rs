@@ -10,10 +10,13 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use bursar_protocol::{HomeError, HomeTarget};
-use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, StatxAttributes, StatxFlags};
+use rustix::fs::{
+    self, AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, StatxAttributes, StatxFlags,
+};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
@@ -215,12 +218,24 @@ impl Temporary<'_, '_> {
     /// This process must not have the old file open, because an NFS client would first rename the old file away, and
     /// for a moment no file would have the name.
     pub(super) fn put(mut self, name: &Path) -> Result<(), HomeError> {
-        let Some(temporary) = self.name.take() else { return Ok(()) };
+        let Some(temporary) = &self.name else { return Ok(()) };
         let held = &self.directory.held;
-        fs::renameat(held, &temporary, held, name).map_err(|errno| {
-            let _ = fs::unlinkat(held, &temporary, AtFlags::empty());
-            self.directory.failed("renameat", name, errno)
-        })
+        fs::renameat(held, temporary, held, name).map_err(|errno| self.directory.failed("renameat", name, errno))?;
+        self.name = None;
+        Ok(())
+    }
+
+    /// Renames the file to `name`. Returns `false` if a file has that name already.
+    pub(super) fn put_new(mut self, name: &Path) -> Result<bool, HomeError> {
+        let Some(temporary) = &self.name else { return Ok(true) };
+        match rename_new(&self.directory.held, temporary, name) {
+            Ok(()) => {
+                self.name = None;
+                Ok(true)
+            }
+            Err(Errno::EXIST) => Ok(false),
+            Err(errno) => Err(self.directory.failed("renameat2", name, errno)),
+        }
     }
 }
 
@@ -376,6 +391,26 @@ impl Directory<'_> {
         self.sync()
     }
 
+    /// Writes over the bytes of a file that differ from `content`, which has the same length. This needs no room on most
+    /// file systems.
+    pub(super) fn overwrite(&self, name: &Path, existing: &Existing, content: &[u8]) -> Result<(), HomeError> {
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = fs::openat2(&self.held, name, flags, Mode::empty(), IN_HOME)
+            .map_err(|errno| self.failed("openat2", name, errno))?;
+        let found = fs::fstat(&file).map_err(|errno| self.failed("fstat", name, errno))?;
+        if Version::of(&found) != existing.version {
+            return Err(HomeError::InUse { path: self.path_of(name), why: "another program writes it".to_owned() });
+        }
+        let file = File::from(file);
+        let differs = |at: &usize| existing.content.get(*at) != content.get(*at);
+        let (Some(first), Some(last)) = ((0..content.len()).find(differs), (0..content.len()).rfind(differs)) else {
+            return Ok(());
+        };
+        file.write_all_at(&content[first..=last], first as u64)
+            .and_then(|()| file.sync_all())
+            .map_err(|error| self.failed("write", name, errno_of(&error)))
+    }
+
     /// Creates or replaces a file, unless it has this content already. Returns whether anything changed.
     pub fn keep_at(&self, name: &Path, content: &[u8]) -> Result<bool, HomeError> {
         match self.read(name)?.filter(|existing| existing.content.as_slice() == content) {
@@ -450,6 +485,19 @@ impl Directory<'_> {
                 let _ = fs::unlinkat(&self.held, entry.file_name(), AtFlags::empty());
             }
         }
+    }
+}
+
+/// Renames a file to a name that no file has. If one has it, returns [`Errno::EXIST`].
+pub(super) fn rename_new(directory: &OwnedFd, from: &Path, to: &Path) -> Result<(), Errno> {
+    match fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
+        // NFS has no NOREPLACE, but hard links, which never replace a file either. A few file systems have neither.
+        Err(Errno::INVAL | Errno::NOSYS) => match fs::linkat(directory, from, directory, to, AtFlags::empty()) {
+            Ok(()) => fs::unlinkat(directory, from, AtFlags::empty()),
+            Err(Errno::PERM | Errno::NOTSUP | Errno::NOSYS) => fs::renameat(directory, from, directory, to),
+            Err(errno) => Err(errno),
+        },
+        renamed => renamed,
     }
 }
 

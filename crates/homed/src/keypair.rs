@@ -20,10 +20,14 @@ pub(super) struct Certificate {
     is_ours: bool,
 }
 
+/// The largest certificate that is parsed, in bytes of DER. Ours have less than 2 KiB. A larger one, which a user can
+/// write, would not fit into an answer of the server.
+const MAX_CERTIFICATE_BYTES: usize = 32 * 1024;
+
 /// Parses the first certificate of a PEM text. Returns `None` if the first block is not a certificate.
 pub(super) fn certificate(pem: &[u8]) -> Option<Certificate> {
     let (_, block) = parse_x509_pem(pem).ok()?;
-    if block.label != "CERTIFICATE" {
+    if block.label != "CERTIFICATE" || block.contents.len() > MAX_CERTIFICATE_BYTES {
         return None;
     }
     let (rest, certificate) = parse_x509_certificate(&block.contents).ok()?;
@@ -43,6 +47,17 @@ const BEGIN: &str = "LS0tLS1CRUdJTi";
 /// Returns the text without the private keys of our certificates; `None` if it has none. Other keys stay. The text need
 /// not parse. Our keys are removed because Bursar will revoke their credentials.
 pub(super) fn without_our_keys(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    with_our_keys_as(text, |_| None)
+}
+
+/// Returns the text with blanks, which are base64 too, in place of the private keys of our certificates; `None` if it
+/// has none. The text keeps its length.
+pub(super) fn with_blank_keys(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    with_our_keys_as(text, |byte| Some(if byte == b'=' { b'=' } else { b'A' }))
+}
+
+/// Returns the text with the result of `blank` for each byte of our keys.
+fn with_our_keys_as(text: &[u8], blank: impl Fn(u8) -> Option<u8>) -> Option<Zeroizing<Vec<u8>>> {
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
     let mut pieces = Vec::new();
     let mut ours = BTreeSet::new();
@@ -60,7 +75,9 @@ pub(super) fn without_our_keys(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     }
     let mut out = Zeroizing::new(Vec::with_capacity(text.len()));
     for (piece, word, key) in pieces {
-        out.extend_from_slice(if is_ours(&key) { &piece[word..] } else { piece });
+        let (word, behind) = piece.split_at(if is_ours(&key) { word } else { 0 });
+        out.extend(word.iter().copied().filter_map(&blank));
+        out.extend_from_slice(behind);
     }
     Some(out)
 }
@@ -128,9 +145,24 @@ mod tests {
             let without = without_our_keys(text(&key).as_bytes()).expect("the text has a key of ours");
             assert_eq!(String::from_utf8_lossy(&without), text(""));
             assert_eq!(without_our_keys(&without), None);
+            let blank: String = key.chars().map(|c| if c == '=' { c } else { 'A' }).collect();
+            let blanked = with_blank_keys(text(&key).as_bytes()).expect("the text has a key of ours");
+            assert_eq!(String::from_utf8_lossy(&blanked), text(&blank));
         }
         assert_eq!(without_our_keys(format!("{certificate} {}", &key[..key.len() - 8]).as_bytes()), None);
         assert_eq!(without_our_keys(b""), None);
+    }
+
+    #[test]
+    fn a_certificate_that_would_not_fit_into_an_answer_is_ignored() {
+        let signed = |names: usize| {
+            let names: Vec<String> = (0..names).map(|number| format!("{number}.example.org")).collect();
+            let key = rcgen::KeyPair::generate().expect("ring makes a key");
+            let params = rcgen::CertificateParams::new(names).expect("the names are valid");
+            params.self_signed(&key).expect("the certificate can be signed").pem()
+        };
+        assert!(certificate(signed(2).as_bytes()).is_some());
+        assert!(certificate(signed(3_000).as_bytes()).is_none());
     }
 
     #[test]

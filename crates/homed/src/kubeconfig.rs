@@ -139,7 +139,7 @@ pub fn deliver(text: &str, entries: &KubeconfigEntries, taken: &[String]) -> Res
 }
 
 /// Returns the text without our entries with these names; `None` if it has none. Entries of the user with these names
-/// stay.
+/// stay. If the layout does not allow the removal of an entry, only its credential is removed.
 pub fn remove(text: &str, names: &EntryNames) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
     let document = Document::parse(text)?;
     let Some(config) = Config::of(&document)? else { return Ok(None) };
@@ -148,7 +148,13 @@ pub fn remove(text: &str, names: &EntryNames) -> Result<Option<Zeroizing<String>
         names: [self::names(&ours.clusters), self::names(&ours.contexts), BTreeSet::from([ours.user.as_str()])],
         once: [const { BTreeSet::new() }; 3],
     };
-    config.without(&gone)
+    config.without_credentials(&gone)
+}
+
+/// Whether a text has an entry of a user of ours, for any cluster.
+pub fn has_a_credential(text: &str) -> Result<bool, KubeconfigError> {
+    let document = Document::parse(text)?;
+    Ok(Config::of(&document)?.is_some_and(|config| config.has_a_credential()))
 }
 
 /// Returns the names of our entries in a text.
@@ -157,11 +163,14 @@ pub fn ours(text: &str) -> Result<OurEntries, KubeconfigError> {
     Ok(Config::of(&document)?.map(|config| config.ours()).unwrap_or_default())
 }
 
-/// Returns the text without our entries.
-pub fn users_part(text: &str) -> Result<Zeroizing<String>, KubeconfigError> {
+/// Returns the text without the entries of our users, which may hold a revoked credential.
+pub fn without_our_users(text: &str) -> Result<Zeroizing<String>, KubeconfigError> {
     let document = Document::parse(text)?;
     let without = match Config::of(&document)? {
-        Some(config) => config.without(&Gone::all(&config.ours()))?,
+        Some(config) => {
+            let users = OurEntries { users: config.ours().users, ..OurEntries::default() };
+            config.without_credentials(&Gone::all(&users))?
+        }
         None => None,
     };
     Ok(without.unwrap_or_else(|| Zeroizing::new(text.to_owned())))

@@ -148,6 +148,47 @@ fn a_current_context_is_set_where_there_is_none_or_an_empty_one() {
 }
 
 #[test]
+fn a_current_context_that_cannot_be_edited_does_not_keep_our_key_in_the_file() {
+    for current in ["current-context: |-\n  toolforge\n", "current-context: &a toolforge\nx: *a\n"] {
+        let text = merged(current);
+        let removed = remove(&text, &entries().names()).expect("the entries can be removed").expect("the text changes");
+        assert!(removed.starts_with(current) && !removed.contains("bursar-prod"), "{}", *removed);
+    }
+}
+
+/// Removes our user from a text, as a suspension does.
+fn without_user(text: &str) -> Option<Zeroizing<String>> {
+    let names = EntryNames { user: "bursar-prod".into(), ..EntryNames::default() };
+    remove(text, &names).expect("the entries can be removed")
+}
+
+#[test]
+fn our_key_is_removed_even_if_its_entry_cannot_be() {
+    for own in ["    note: |\n      text\n", "    note: >+\n      text\n\n"] {
+        let own = format!("users:\n  - name: me\n{own}");
+        let behind = "      # mine\n  - name: more\n";
+        let text = format!("{own}  - name: bursar-prod\n    user:\n      client-key-data: a2V5\n{behind}");
+        let removed = without_user(&text).expect("the text changes");
+        assert_eq!(*removed, format!("{own}  - {{\"name\": \"bursar-prod\", \"user\": {{}}}}\n{behind}"));
+        assert!(has_a_credential(&text).expect("the text parses") && !has_a_credential(&removed).expect("it parses"));
+        assert_eq!(without_user(&removed), None);
+        // The copy of the user's part has the same comment outside the block scalar.
+        let delivered = deliver(&text, &entries(), &[]).expect("the text can be merged");
+        assert_eq!(*delivered.kept.expect("the user has an entry"), *removed);
+        assert!(
+            merge(&removed, &entries(), &[]).expect("the text can be merged").expect("it changes").contains(behind)
+        );
+    }
+}
+
+#[test]
+fn what_follows_a_block_scalar_at_the_end_of_our_entry_stays() {
+    let text = "users:\n  - name: bursar-prod\n    user: {}\n    extensions: |\n      x\n  # mine\n  - name: me\n    user: {token: t}\n";
+    let left = "users:\n  # mine\n  - name: me\n    user: {token: t}\n";
+    assert_eq!(*without_user(text).expect("the text changes"), left);
+}
+
+#[test]
 fn our_user_entry_holds_our_credential_only() {
     let text = merged(
         "users:\n- name: bursar-prod\n  user: {token: old, exec: {command: x}, extensions: [1]}\n- {name: bursar-prod, user: {token: twice}}\n- name: z\n",
@@ -360,6 +401,36 @@ proptest! {
     }
 
     #[test]
+    fn our_entry_leaves_the_users_bytes_wherever_it_is(
+        text in any_text_with_places(),
+        place in any::<prop::sample::Index>(),
+        end in prop::sample::select(vec!["", "  note: |\n        x\n", "  note: >-\n        x\n\n        y\n", "  note: # c\n"]),
+    ) {
+        let own = without_places(&text);
+        let places: Vec<&str> = text.split_inclusive('\n').filter(|line| line.trim() == PLACE).collect();
+        prop_assume!(!places.is_empty());
+        let newline = if text.contains("\r\n") { "\r\n" } else { "\n" };
+        let indent = " ".repeat(places[0].find(PLACE).unwrap_or_default());
+        let ours = |entry: &str| {
+            let entry: String = entry.lines().map(|line| format!("{indent}{line}{newline}")).collect();
+            let place = place.index(places.len());
+            let mut number = 0;
+            let lines = text.split_inclusive('\n').map(|line| {
+                let is_place = line.trim() == PLACE;
+                number += usize::from(is_place);
+                if !is_place { line } else if number == place + 1 { entry.as_str() } else { "" }
+            });
+            lines.collect::<String>()
+        };
+        let with = ours(&format!("- name: bursar-prod\n  user:\n    client-key-data: a2V5\n{end}"));
+        let removed = without_user(&with).expect("the text changes");
+        prop_assert!(
+            *removed == own || *removed == ours("- {\"name\": \"bursar-prod\", \"user\": {}}"),
+            "{}\n=>\n{}", with, *removed
+        );
+    }
+
+    #[test]
     fn everything_outside_our_entries_is_identical(text in any_text()) {
         let names = entries().names();
         let with_ours = merge(&text, &entries(), &[]).expect("the text can be merged").expect("the text changes");
@@ -380,9 +451,20 @@ fn is_part_of(text: &str, of: &str) -> bool {
     text.bytes().all(|byte| bytes.any(|other| other == byte))
 }
 
+/// A line of this character marks a place for an entry among the users.
+const PLACE: &str = "@";
+
+fn without_places(text: &str) -> String {
+    text.split_inclusive('\n').filter(|line| line.trim() != PLACE).collect()
+}
+
+fn any_text() -> impl Strategy<Value = String> {
+    any_text_with_places().prop_map(|text| without_places(&text))
+}
+
 /// Generates a user's file in any layout: with comments, CRLF, and lists that are indented, on one line, or in JSON
 /// style.
-fn any_text() -> impl Strategy<Value = String> {
+fn any_text_with_places() -> impl Strategy<Value = String> {
     let note = prop::sample::select(vec!["", " # mine", "   # \"é\": [{", "\t# tab"]);
     let gap = prop::sample::select(vec!["", "\n", "# own: [line]\n", "\n    # - name: toolforge\n\n", "  # x\n"]);
     let block = (0_usize..3, prop::collection::vec((note.clone(), gap.clone(), 0_usize..7), 1..4)).prop_map(|(deep, items)| {
@@ -400,8 +482,9 @@ fn any_text() -> impl Strategy<Value = String> {
                 _ => format!("-\n{inner}\"name\": !!str m{number}{note}\n{inner}x: [ a,\n{inner}  b ]\n{gap}").replacen('-', dash.trim_end(), 1),
             };
             text.push_str(&item);
+            text.push_str(&format!("{}{PLACE}\n", " ".repeat(deep)));
         }
-        format!("\n{text}")
+        format!("\n{}{PLACE}\n{text}", " ".repeat(deep))
     });
     let flow = prop::collection::vec((0_usize..3, note.clone()), 1..4).prop_map(|items| {
         let items: Vec<String> = items
@@ -431,8 +514,8 @@ fn any_text() -> impl Strategy<Value = String> {
     (lists, gap.clone(), gap, extra, any::<bool>(), any::<bool>()).prop_map(
         |((a, b, c, turn), first, middle, extra, crlf, open)| {
             let mut parts = [
-                format!("clusters:{a}"),
-                format!("contexts:{b}"),
+                without_places(&format!("clusters:{a}")),
+                without_places(&format!("contexts:{b}")),
                 format!("users:{c}"),
                 "current-context: m0 # here\n".to_owned(),
                 extra.to_owned(),
@@ -549,8 +632,7 @@ fn our_entries_are_taken_out_and_put_back() {
     let names = ours.names();
     let text = merge(USERS, &ours, &[]).expect("the text can be merged").expect("the text changes");
     let taken = take(&text).expect("the text can be read");
-    let without = users_part(&text).expect("the text can be read");
-    assert_eq!(remove(&text, &names).expect("the entries can be removed").as_deref(), Some(&*without));
+    let without = remove(&text, &names).expect("the entries can be removed").expect("the text changes");
     assert_eq!(&*without, USERS);
     assert_eq!(*put_back(&without, &taken).expect("the text can be merged").expect("the text changes"), *text);
     let kept = |text: &str| users_part_worth_keeping(text).expect("the text can be read").map(|kept| kept.to_string());
@@ -607,6 +689,31 @@ fn entries_of_a_removed_endpoint_are_removed_and_the_users_own_stay() {
     let again = merge(&of_gone, &with(&["prod"]), &[]).expect("the text can be merged").expect("the text changes");
     assert!(again.contains("current-context: prod\n"), "{}", *again);
     assert_eq!(merge(&after, &with(&["prod"]), &[]).expect("the text can be merged"), None);
+}
+
+#[test]
+fn the_users_own_endpoint_survives_a_removal_and_a_restoration() {
+    let own_context = "- {name: prod-mine, context: {cluster: prod-mine, user: bursar-prod}}\n";
+    let ours = "- name: prod\n  cluster: {server: 'https://10.0.0.1:6443', certificate-authority-data: Q0E=}\n\
+                - name: prod-out\n  cluster: {server: 'https://10.0.0.2:6443', certificate-authority-data: Q0E=}\n";
+    let names = EntryNames { clusters: vec!["prod".into()], contexts: vec!["prod".into()], user: "bursar-prod".into() };
+    for fields in ["insecure-skip-tls-verify: true", "certificate-authority-data: bWluZQ==", "tls-server-name: x"] {
+        let own = format!("- name: prod-mine\n  cluster: {{server: 'https://localhost:6443', {fields}}}\n");
+        let text = format!(
+            "clusters:\n{own}{ours}contexts:\n{own_context}- {{name: prod, context: {{cluster: prod, user: bursar-prod}}}}\n\
+             - {{name: prod-out, context: {{cluster: prod-out, user: bursar-prod}}}}\n\
+             users:\n- {{name: bursar-prod, user: {{}}}}\n"
+        );
+        let left = format!("clusters:\n{own}contexts:\n{own_context}users: []\n");
+        assert_eq!(*remove(&text, &names).expect("the entries can be removed").expect("the text changes"), left);
+        let kept = users_part_worth_keeping(&text).expect("the text can be read").expect("the user has an entry");
+        assert_eq!(*kept, left);
+        // A restoration brings back what an earlier copy retained for an endpoint.
+        let earlier =
+            text.replace("  cluster: {server: 'https://10.0.0.2", "  x: 1\n  cluster: {server: 'https://10.0.0.2");
+        let restored = without_our_users(&earlier).expect("the text can be read");
+        assert_eq!(*restored, earlier.replace("users:\n- {name: bursar-prod, user: {}}\n", "users: []\n"));
+    }
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub(super) struct Standing<'a> {
     reached: BTreeSet<&'a str>,
     /// All clusters with a name, by their names.
     clusters: BTreeMap<&'a str, Vec<&'a Node>>,
+    /// The names of clusters with their CAs.
+    authorities: BTreeSet<(&'a str, &'a str)>,
 }
 
 struct Context<'a> {
@@ -54,15 +56,16 @@ impl<'a> Standing<'a> {
                 *ours.entry(name).or_insert(true) &= context.is_ours();
             }
         }
-        let mut named: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
+        let (mut named, mut authorities) = (BTreeMap::<&str, Vec<&Node>>::new(), BTreeSet::new());
         for cluster in clusters {
             if let Some(name) = cluster.get("name").and_then(Node::text) {
                 named.entry(name).or_default().push(cluster);
+                authorities.extend(inner(cluster, "cluster", CA).map(|authority| (name, authority)));
             }
         }
         let reached_by_us = contexts.iter().filter(|context| context.is_ours()).filter_map(|it| it.cluster).collect();
         let reached = contexts.iter().filter_map(|context| context.cluster).collect();
-        Self { contexts, ours, reached_by_us, reached, clusters: named }
+        Self { contexts, ours, reached_by_us, reached, clusters: named, authorities }
     }
 
     /// Returns the first entry that has one of our names and is not ours. Entries with a name in `taken` count as ours:
@@ -99,18 +102,9 @@ impl<'a> Standing<'a> {
         let names = entries.clusters.iter().flat_map(|cluster| self.named(&cluster.name));
         let old = names.filter_map(|cluster| inner(cluster, "cluster", CA)).map(str::to_owned);
         let authorities: BTreeSet<String> = new.chain(old).collect();
-        let could_be_ours = |cluster: &&Node| {
-            let fields = match cluster.get("cluster").map(|inner| &inner.value) {
-                Some(Value::Mapping(fields)) => fields.as_slice(),
-                _ => &[],
-            };
-            let is_our_field = |key: &Node| key.text().is_some_and(|key| CLUSTER_FIELDS.contains(&key));
-            fields.iter().all(|(key, _)| is_our_field(key))
-                && inner(cluster, "cluster", CA).is_some_and(|authority| authorities.contains(authority))
-        };
-        let names: BTreeSet<&str> = self.named_after(&entries.user.name).collect();
-        let names = names.into_iter().filter(|name| !wanted.contains(name));
-        let names = names.filter(|name| self.named(name).iter().all(could_be_ours));
+        let could_be_ours = |name: &str| self.could_be_ours(name, |authority| authorities.contains(authority));
+        let names = self.written_for(|user| user == entries.user.name).into_iter().map(|(_, name)| name);
+        let names = names.filter(|name| !wanted.contains(name) && could_be_ours(name));
         let names: Vec<String> = names.map(str::to_owned).collect();
         self.removable(&EntryNames { clusters: names.clone(), user: entries.user.name.clone(), contexts: names })
     }
@@ -118,31 +112,51 @@ impl<'a> Standing<'a> {
     /// Returns our entries with these names, and our entries for endpoints that the caller no longer knows.
     pub(super) fn all_of(&self, names: &EntryNames) -> EntryNames {
         let mut all = names.clone();
-        for name in self.named_after(&names.user) {
+        for name in self.ours_for(|user| user == names.user) {
             all.clusters.push(name.to_owned());
             all.contexts.push(name.to_owned());
         }
         self.removable(&all)
     }
 
-    /// Returns the names of our users that some context uses.
-    pub(super) fn our_users(&self) -> impl Iterator<Item = &'a str> + '_ {
-        self.contexts.iter().filter_map(|context| context.user).filter(|user| is_our_user(user))
-    }
-
     /// Returns the entries that we wrote for any of our users.
     pub(super) fn all_of_ours(&self) -> EntryNames {
-        let ours = self.contexts.iter().filter_map(|context| context.written_for(context.user?));
-        let names: Vec<String> = ours.map(str::to_owned).collect();
+        let names: Vec<String> = self.ours_for(|_| true).map(str::to_owned).collect();
         self.removable(&EntryNames { clusters: names.clone(), user: String::new(), contexts: names })
+    }
+
+    /// Returns the names of the entries that we wrote for these users. An entry `prod-NAME` that is not like the
+    /// cluster `prod` is the user's own, for example for a tunnel.
+    fn ours_for(&self, is_user: impl Fn(&str) -> bool) -> impl Iterator<Item = &'a str> {
+        let own = |user: &'a str| user.strip_prefix(USER_PREFIX).unwrap_or_default();
+        let has_its_authority = move |name: &str, user: &'a str| {
+            self.could_be_ours(name, |authority| self.authorities.contains(&(own(user), authority)))
+        };
+        let written = self.written_for(is_user).into_iter();
+        written.filter(move |(user, name)| own(user) == *name || has_its_authority(name, user)).map(|(_, name)| name)
+    }
+
+    /// Whether all clusters with this name have only our fields, and a CA of ours.
+    fn could_be_ours(&self, name: &str, is_our_authority: impl Fn(&str) -> bool) -> bool {
+        let is_our_field = |key: &Node| key.text().is_some_and(|key| CLUSTER_FIELDS.contains(&key));
+        self.named(name).iter().all(|cluster| {
+            let fields = match cluster.get("cluster").map(|inner| &inner.value) {
+                Some(Value::Mapping(fields)) => fields.as_slice(),
+                _ => &[],
+            };
+            fields.iter().all(|(key, _)| is_our_field(key))
+                && inner(cluster, "cluster", CA).is_some_and(&is_our_authority)
+        })
     }
 
     fn named(&self, cluster: &str) -> &[&'a Node] {
         self.clusters.get(cluster).map_or(&[], Vec::as_slice)
     }
 
-    fn named_after<'s>(&'s self, user: &'s str) -> impl Iterator<Item = &'a str> + 's {
-        self.contexts.iter().filter_map(move |context| context.written_for(user))
+    /// Returns the users of our contexts with the names of the contexts. See [`Context::written_for`].
+    fn written_for(&self, is_user: impl Fn(&str) -> bool) -> BTreeSet<(&'a str, &'a str)> {
+        let contexts = self.contexts.iter().filter(|context| context.user.is_some_and(&is_user));
+        contexts.filter_map(|context| Some((context.user?, context.written_for(context.user?)?))).collect()
     }
 
     /// Returns the names in `names` whose entries are ours and are not needed by any remaining context.

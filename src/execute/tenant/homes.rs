@@ -8,11 +8,12 @@ use crate::errors::chain;
 use crate::execute::endpoint_probe::Old;
 use crate::execute::{ClusterEffects, StepError, home};
 use crate::identity::HostName;
+use crate::inventory::HomeFinding;
 use crate::kinds::Data;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{CredentialKey, Delivery};
 use crate::plan::credential::KUBECONFIG;
-use crate::plan::{Action, Reason, Side};
+use crate::plan::{Action, Expected, Reason, Side};
 use crate::policy::Cluster;
 
 /// The number of attempts to remove our entries from a former file. Each attempt issues another certificate.
@@ -113,8 +114,9 @@ impl TenantExecution<'_> {
         done: &mut Done,
     ) -> Result<(), StepError> {
         match action {
-            Action::RemoveKubeconfig { host, home, notice, reason, .. } => {
-                self.remove_kubeconfig(face, (host, home, reason), notice.as_deref(), done).await
+            Action::RemoveKubeconfig { host, home, unrecorded, notice, reason, .. } => {
+                let places = (home, unrecorded.as_deref());
+                self.remove_kubeconfig(face, (host, places, reason), notice.as_deref(), done).await
             }
             Action::SshKeys { home, keys, digest, reason, .. } => {
                 let before = self.run.ledger.ssh_deliveries.get(&self.account.id);
@@ -143,7 +145,7 @@ impl TenantExecution<'_> {
     async fn remove_kubeconfig(
         &self,
         face: Option<&Cluster>,
-        (host, home, reason): (&HostName, &DesiredHome, &Reason),
+        (host, (home, unrecorded), reason): (&HostName, (&DesiredHome, Option<&DesiredHome>), &Reason),
         notice: Option<&DesiredNotice>,
         done: &mut Done,
     ) -> Result<(), StepError> {
@@ -157,7 +159,12 @@ impl TenantExecution<'_> {
             done.events.push(self.event("kubeconfig replaced by a notice", reason.to_string(), detail));
             return Ok(());
         }
-        home::remove(&self.effects.homes, self.cluster, face, (home, mount)).await?;
+        let remove = |home, mount| home::remove(&self.effects.homes, self.cluster, face, (home, mount));
+        let removed = remove(home, mount).await;
+        if let Some(unrecorded) = unrecorded {
+            remove(unrecorded, self.mount(host, unrecorded)).await?;
+        }
+        removed?;
         if *reason == Reason::Orphaned {
             // The certificate is no longer renewed.
             done.changes.push(Change::Certificate(key.clone(), None));
@@ -170,24 +177,32 @@ impl TenantExecution<'_> {
 
     /// Removes our entries from the file that had the last delivery. A removal that fails is tried three times,
     /// together with the delivery, because the ledger knows one file only. Then the old credential is left to expire:
-    /// an old home that is archived or broken must not keep the account from its new one.
+    /// an old home that is archived or broken must not keep the account from its new one. If both paths lead to the same
+    /// file, it has the credential that was just delivered, and stays as it is.
     pub(super) async fn leave_former(
         &self,
         face: &Cluster,
-        host: &HostName,
-        former: &DesiredHome,
+        (host, former): (&HostName, &DesiredHome),
+        delivered: Option<String>,
         reason: &Reason,
-    ) -> Result<Event, StepError> {
-        let place = (former, self.mount(host, former));
+    ) -> Result<Option<Event>, StepError> {
+        let (homes, mount) = (&self.effects.homes, self.mount(host, former));
+        if let Some(fingerprint) = delivered {
+            let expected = Expected::Issued(fingerprint);
+            let found = home::inspect(homes, self.cluster, face, (former, mount.clone()), &expected).await;
+            if matches!(found, Ok((HomeFinding::AsDelivered, _))) {
+                return Ok(None);
+            }
+        }
         let detail = json!({"home": former.home, "kubeconfig": former.kubeconfig});
-        match home::remove(&self.effects.homes, self.cluster, Some(face), place).await {
-            Ok(()) => Ok(self.event("kubeconfig removed", reason.to_string(), detail)),
+        match home::remove(homes, self.cluster, Some(face), (former, mount)).await {
+            Ok(()) => Ok(Some(self.event("kubeconfig removed", reason.to_string(), detail))),
             Err(error) => {
                 let tries = self.before().filter(|before| before.is_of_delivery()).map_or(0, |before| before.attempts);
-                if tries + 1 < FORMER_TRIES && *reason != Reason::Revoked {
+                if tries + 1 < FORMER_TRIES && *reason != Reason::Revoked && !error.is_of_a_link(former) {
                     return Err(error);
                 }
-                Ok(self.event("kubeconfig left in a former home", chain(&error), detail))
+                Ok(Some(self.event("kubeconfig left in a former home", chain(&error), detail)))
             }
         }
     }

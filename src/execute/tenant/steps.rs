@@ -86,11 +86,23 @@ impl TenantExecution<'_> {
             Action::Deliver { credential, generation, home, former, reason, .. } => {
                 let old = self.standing(credential, reason);
                 let mount = self.mount(&credential.host, home);
-                let what = Delivering { credential, generation: *generation, home, mount: mount.as_deref(), old };
+                let what = Delivering {
+                    credential,
+                    generation: *generation,
+                    home,
+                    mount: mount.as_deref(),
+                    old,
+                    is_first: !self.run.ledger.deliveries.contains_key(&self.key(&credential.host)),
+                };
                 let changes =
                     deliver(effects, &self.effects.homes, self.account, what, (self.run.now, self.recorder)).await?;
                 if let Some(former) = former {
-                    done.events.push(self.leave_former(&effects.face, &credential.host, former, reason).await?);
+                    let fingerprint = changes.iter().find_map(|change| match change {
+                        Change::Certificate(_, Some(certificate)) => Some(certificate.fingerprint.to_string()),
+                        _ => None,
+                    });
+                    let place = (&credential.host, &**former);
+                    done.events.extend(self.leave_former(&effects.face, place, fingerprint, reason).await?);
                 }
                 done.repeated += u64::from(matches!(reason, Reason::Drifted(_)));
                 done.events.extend(self.delivered(credential, &changes, reason));

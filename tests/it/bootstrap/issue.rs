@@ -92,7 +92,8 @@ impl World {
     async fn issue(&self, credential: &DesiredCredential, home: &DesiredHome) -> Result<Vec<Change>, StepError> {
         let account = &planned("foo", Vec::new(), Vec::new());
         let effects = &self.effects.clusters[&name()];
-        let what = Delivering { credential, generation: GENERATION, home, mount: None, old: Old::Spent };
+        let what =
+            Delivering { credential, generation: GENERATION, home, mount: None, old: Old::Spent, is_first: true };
         let (recorder, mut records) = Recorder::channel();
         tokio::spawn(async move {
             while let Some(record) = records.recv().await {

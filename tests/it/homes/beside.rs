@@ -8,7 +8,7 @@ use std::process::Command;
 
 use bursar_protocol::{Answer, Inspection, PlannedEntries, SuspensionNotice, UserProof, Work};
 
-use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, test_delivery, write};
+use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, test_delivery, with_our_key, write};
 
 const KEPT: &str = "config.bursar-kept";
 
@@ -153,4 +153,39 @@ async fn objects_in_the_places_of_our_files_do_not_keep_our_key_in_the_home() {
     assert_eq!(removed.expect_err("the token cannot be removed").reason(), "immutable");
     let text = fs::read_to_string(target.home.join(".kube/config")).expect("the file is readable");
     assert!(!text.contains("client-key-data"), "{text}");
+}
+
+#[tokio::test]
+async fn a_removal_leaves_no_key_in_a_file_that_is_refused_nor_in_a_backup() {
+    let homed = Homed::start(&[]);
+    let own = "contexts:\n- {name: mine, context: {cluster: toolforge, user: bursar-toolforge}}\n";
+    for (name, from, to, reason) in [
+        ("anchored", "clusters:\n", "clusters: &all\n", Some("not-yaml")),
+        ("twice", "kind: Config\n", "kind: Config\ncurrent-context: b\n", Some("not-yaml")),
+        ("tabbed", "kind: Config\n", "kind: Config\n\t\n", Some("not-yaml")),
+        ("fine", "contexts:\n", own, None),
+    ] {
+        let target = homed.home(name);
+        let config = target.home.join(".kube/config");
+        let read = |path: &Path| fs::read_to_string(path).expect("the file is readable");
+        let (key, ours) = with_our_key("1");
+        homed.ask(&target, write(ours.clone())).await.expect("the home is writable");
+        let before = read(&config);
+        let text = before.replacen(from, to, 1);
+        assert!(text != before && text.contains(&key), "{name}");
+        make_file(&config, UID, text.as_bytes());
+        let (kept, backup) =
+            (config.with_file_name(KEPT), config.with_file_name("config.bursar-backup-20250101T000000Z"));
+        make_file(&kept, UID, b"# mine\n");
+        make_file(&backup, UID, before.as_bytes());
+        let removed = homed.ask(&target, Work::RemoveKubeconfig { names: ours.names() }).await;
+        assert_eq!(removed.err().map(|error| error.reason()), reason, "{name}");
+        if reason.is_some() {
+            assert_eq!(read(&config), text.replace(&key, ""), "{name}");
+        } else {
+            assert!(read(&config).contains(own) && !read(&config).contains(&key), "{}", read(&config));
+        }
+        assert_eq!(kept.exists(), reason.is_some(), "{name}");
+        assert_eq!(read(&backup), before.replace(&key, ""), "{name}");
+    }
 }

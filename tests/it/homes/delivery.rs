@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use base64::Engine as _;
 use bursar_protocol::{
     Answer, HomeTarget, Inspection, KubeconfigEntries, SecretText, SuspensionNotice, TokenFiles, UserProof, Work,
     Written,
@@ -16,7 +15,8 @@ use bursar_protocol::{
 use bursar_testkit::binaries::program;
 
 use super::{
-    Homed, OUR_USER, UID, command, entries, folder, make_directory, make_file, names_in, parses, wait_for, write,
+    Homed, OUR_USER, UID, command, entries, folder, make_directory, make_file, names_in, parses, wait_for,
+    with_our_key, write,
 };
 
 #[tokio::test]
@@ -256,18 +256,7 @@ async fn a_backup_contains_none_of_our_keys() {
     let target = homed.home("foo");
     let kube = target.home.join(".kube");
     let config = kube.join("config");
-    let ours = |version: &str| {
-        let key = rcgen::KeyPair::generate().expect("a key can be generated");
-        let mut params = rcgen::CertificateParams::new(vec![]).expect("no names need no check");
-        params.distinguished_name.push(rcgen::DnType::OrganizationName, "bursar:tools");
-        let certificate_pem = params.self_signed(&key).expect("a key signs its own certificate").pem();
-        let proof = UserProof::Certificate { certificate_pem, key_pem: SecretText::new(key.serialize_pem()) };
-        let key = base64::engine::general_purpose::STANDARD.encode(key.serialize_pem());
-        let entries = entries(version);
-        let user = bursar_protocol::UserEntry { proof, ..entries.user.clone() };
-        (key, KubeconfigEntries { user, ..entries })
-    };
-    let ((first, entries), (second, others)) = (ours("1"), ours("2"));
+    let ((first, entries), (second, others)) = (with_our_key("1"), with_our_key("2"));
     homed.ask(&target, write(entries.clone())).await.expect("the home is writable");
     let text = fs::read_to_string(&config).expect("the file is readable");
     assert!(text.contains(&first));

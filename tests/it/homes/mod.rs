@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
 use bursar_homed::client::{HomedClient, HomedClientError};
 use bursar_protocol::{
     Answer, ClusterEntry, ContextEntry, HomeError, HomeTarget, KubeconfigEntries, PlannedEntries, Request, SecretText,
@@ -189,6 +190,19 @@ fn entries(version: &str) -> KubeconfigEntries {
             namespace: Some("tool-foo".into()),
         }],
     }
+}
+
+/// Returns entries with a certificate that has a group of Bursar, and the key as the kubeconfig contains it.
+fn with_our_key(version: &str) -> (String, KubeconfigEntries) {
+    let key = rcgen::KeyPair::generate().expect("a key can be generated");
+    let mut params = rcgen::CertificateParams::new(vec![]).expect("no names need no check");
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "bursar:tools");
+    let certificate_pem = params.self_signed(&key).expect("a key signs its own certificate").pem();
+    let proof = UserProof::Certificate { certificate_pem, key_pem: SecretText::new(key.serialize_pem()) };
+    let key = base64::engine::general_purpose::STANDARD.encode(key.serialize_pem());
+    let entries = entries(version);
+    let user = UserEntry { proof, ..entries.user.clone() };
+    (key, KubeconfigEntries { user, ..entries })
 }
 
 fn write(entries: KubeconfigEntries) -> Work {

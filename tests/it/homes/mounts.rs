@@ -13,7 +13,7 @@ use bursar_protocol::{Answer, HomeError, HomeTarget, Work, Written};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::ssh::key;
-use super::{Homed, UID, command, entries, folder, names_in, parses, soak, test_delivery, write};
+use super::{Homed, UID, command, entries, folder, names_in, parses, soak, test_delivery, with_our_key, write};
 
 /// A server in its own mount namespace, which ends with the server. Other processes see the mounts of `script` only
 /// through `/proc`. In the script, `$homes` is the prefix, and `home NAME` makes a home.
@@ -119,8 +119,18 @@ async fn full_read_only_and_foreign_file_systems_have_their_own_reasons() {
     for name in ["full", "crowded", "own"] {
         world.homed.write(&world.target(name)).await.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
+    let (key, ours) = with_our_key("1");
+    world.homed.ask(&world.target("full"), write(ours.clone())).await.expect("there is room");
     fill(&world.seen("full"));
     assert_eq!(world.refused("full").await, "no-space");
+    // Without room for a new file, the key is overwritten in the old one.
+    let text = || fs::read_to_string(world.seen("full").join(".kube/config")).expect("the file is readable");
+    let before = text();
+    assert!(before.contains(&key));
+    let removed = world.homed.ask(&world.target("full"), Work::RemoveKubeconfig { names: ours.names() }).await;
+    assert_eq!(removed.expect_err("there is no room").reason(), "no-space");
+    let blank: String = key.chars().map(|c| if c == '=' { c } else { 'A' }).collect();
+    assert_eq!(text(), before.replace(&key, &blank));
     for number in 0..6 {
         let _ = File::create(world.seen("crowded").join(format!("f{number}")));
     }

@@ -103,6 +103,18 @@ impl Delivery {
     pub fn is_notice(&self) -> bool {
         self.digest.to_string().starts_with(NOTICE)
     }
+
+    /// Returns the row for the time between the decision to write the file and the answer of `bursar-homed`.
+    #[must_use]
+    pub fn pending(self) -> Self {
+        Self { digest: "".into(), checked_at: None, ..self }
+    }
+
+    /// Whether the file may have been written, but the answer is not recorded.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.digest.to_string().is_empty()
+    }
 }
 
 impl LedgerState {

@@ -154,6 +154,9 @@ pub enum Action {
         /// The host whose kubeconfig this is.
         host: HostName,
         home: DesiredHome,
+        /// The account's present home, if it is another one and a delivery into it began and was not recorded. Our
+        /// entries are removed from there too.
+        unrecorded: Option<Box<DesiredHome>>,
         /// If `None`, the entries are removed.
         notice: Option<Box<DesiredNotice>>,
         reason: Reason,

@@ -50,7 +50,8 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) -> Standing {
     };
     for credential in &look.tenant.credentials {
         let key = key(look, &credential.host);
-        let delivery = look.ledger.deliveries.get(&key).filter(|delivery| !delivery.is_notice());
+        let delivery =
+            look.ledger.deliveries.get(&key).filter(|delivery| !delivery.is_notice() && !delivery.is_pending());
         let held = Held { certificate: look.ledger.certificates.get(&key), delivery };
         let home = home.on(&credential.host);
         match reason(look, credential, &home, held) {
@@ -229,7 +230,13 @@ fn delivered_to(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<
 fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason) -> Option<Action> {
     let home = delivered_to(look, host, delivery)?;
     let notice = notice(look, host, delivery).cloned().map(Box::new);
-    Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), host: host.clone(), home, notice, reason })
+    // The request is recorded before the delivery, and forgotten together with the removal from the former home.
+    let is_unrecorded =
+        |present: &DesiredHome| present.file() != home.file() && look.ledger.requested.contains_key(&key(look, host));
+    let present = look.tenant.home.as_ref().map(|home| home.on(host));
+    let unrecorded = present.filter(is_unrecorded).map(Box::new);
+    let (cluster, host) = (look.cluster.clone(), host.clone());
+    Some(Action::RemoveKubeconfig { cluster, host, home, unrecorded, notice, reason })
 }
 
 /// Returns the home of a delivery, and the kubeconfig in it. Rows of older versions name no home, except the folder of

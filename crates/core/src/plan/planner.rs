@@ -243,7 +243,7 @@ impl Known {
             objects: _,
             certificates,
             deliveries,
-            requested: _,
+            requested,
             unknown_certificates: _,
             ssh_deliveries,
             stopped,
@@ -279,6 +279,7 @@ impl Known {
             idle by of_place;
             certificates by |key: &crate::ledger::CredentialKey| key.account.clone();
             deliveries by |key: &crate::ledger::CredentialKey| key.account.clone();
+            requested by |key: &crate::ledger::CredentialKey| key.account.clone();
             ssh_deliveries by AccountId::clone;
             stopped by |(id, _): &(AccountId, ObjectKey)| id.clone();
             failures by of_place;

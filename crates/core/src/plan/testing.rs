@@ -392,7 +392,7 @@ impl World {
             Action::Deliver { cluster, credential, generation, home, .. } => {
                 self.deliver(id, cluster, credential, *generation, home)
             }
-            Action::RemoveKubeconfig { cluster, host, home, notice, reason } => {
+            Action::RemoveKubeconfig { cluster, host, home, unrecorded: _, notice, reason } => {
                 let key = CredentialKey::new(id.clone(), cluster.clone()).on(host);
                 if let Some(notice) = notice {
                     return vec![Change::Delivery(key, Some(notice.delivered(home, now)))];

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, Span, StrInput, StructureStyle, Tag};
 
-use super::{DocumentError, MAX_DEPTH, MAX_NODES, Node, NodePosition, Style, Value, next_token};
+use super::{
+    DocumentError, MAX_DEPTH, MAX_NODES, Node, NodePosition, Style, Value, behind_break, line_end, next_token,
+};
 
 pub(super) struct Reader<'input> {
     parser: Parser<'input, StrInput<'input>>,
@@ -95,7 +97,10 @@ impl<'input> Reader<'input> {
                 let style = match style {
                     ScalarStyle::Plain => Style::Plain,
                     ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => Style::Quoted,
-                    ScalarStyle::Literal | ScalarStyle::Folded => Style::Block,
+                    ScalarStyle::Literal | ScalarStyle::Folded => {
+                        end = block_end(self.text, start, end, &text);
+                        Style::Block
+                    }
                 };
                 // In a plain scalar over several lines, an empty line becomes a line feed. Every reader takes such a
                 // scalar for a string.
@@ -248,6 +253,20 @@ fn kubectl_refuses(kind: &ErrorKind) -> bool {
             | ErrorKind::UnexpectedEofImplicitFlowMapping
             | ErrorKind::UnknownAnchor
     )
+}
+
+/// Returns the end of a block scalar, after its last line break. The parser also counts the indentation of the next line
+/// and blank lines that are not part of the value.
+fn block_end(text: &str, start: usize, end: usize, value: &str) -> usize {
+    let scalar = text.get(start..end).unwrap_or_default();
+    let last = value.trim_end_matches('\n').rsplit('\n').next().unwrap_or_default();
+    // Blank lines are part of the value after `|+`, or if they have more spaces than the indentation.
+    let has_blank_end = value.ends_with("\n\n") || last.trim_matches(' ').is_empty();
+    if has_blank_end {
+        let content = scalar.trim_end_matches(' ');
+        return if content.ends_with(['\n', '\r']) { start + content.len() } else { end };
+    }
+    behind_break(text, line_end(text, start + scalar.trim_end_matches([' ', '\n', '\r']).len()))
 }
 
 /// Formats a tag so that it needs no `%TAG` directive.

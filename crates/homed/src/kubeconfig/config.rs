@@ -21,9 +21,6 @@ pub(super) enum Current {
     Users,
 }
 
-/// The remaining entries of the lists from which entries were removed.
-type Left<'d> = Vec<(List, Vec<&'d Node>)>;
-
 /// The entries to remove, for each [`List`].
 pub(super) struct Gone<'a> {
     /// All entries with these names.
@@ -96,11 +93,18 @@ impl<'d> Config<'d> {
 
     /// Returns our entries for all clusters. The names of the users in the text show which entries are ours.
     pub(super) fn ours(&self) -> OurEntries {
-        let standing = self.standing();
-        let entries = items(self.list(List::Users)).iter().filter_map(name_of).filter(|name| is_our_user(name));
-        let users: BTreeSet<String> = entries.chain(standing.our_users()).map(str::to_owned).collect();
-        let EntryNames { clusters, contexts, user: _ } = standing.all_of_ours();
+        let EntryNames { clusters, contexts, user: _ } = self.standing().all_of_ours();
+        let users = self.our_users().filter_map(name_of).map(str::to_owned).collect();
         OurEntries { users, clusters: clusters.into_iter().collect(), contexts: contexts.into_iter().collect() }
+    }
+
+    fn our_users(&self) -> impl Iterator<Item = &'d Node> {
+        items(self.list(List::Users)).iter().filter(|entry| name_of(entry).is_some_and(is_our_user))
+    }
+
+    /// Whether a user of ours has content, which may be a credential.
+    pub(super) fn has_a_credential(&self) -> bool {
+        self.our_users().any(|entry| *entry != stub(name_of(entry).unwrap_or_default()))
     }
 
     pub(super) fn standing(&self) -> Standing<'d> {
@@ -141,29 +145,45 @@ impl<'d> Config<'d> {
         if !text.contains('#') && self.pairs.iter().all(is_usual) {
             return Ok(None);
         }
-        let (edits, _) = self.removal(&Gone::all(&ours))?;
-        Ok(Some(if edits.is_empty() { Zeroizing::new(text.to_owned()) } else { edits.apply()? }))
+        Ok(Some(self.without_credentials(&Gone::all(&ours))?.unwrap_or_else(|| Zeroizing::new(text.to_owned()))))
     }
 
     /// Returns the text without the entries in `gone`; `None` if it has none of them.
     pub(super) fn without(&self, gone: &Gone<'_>) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
-        let (edits, left) = self.removal(gone)?;
-        let goes = |current: &&str| gone.names[List::Contexts as usize].contains(*current);
-        let current = self.current().map(|current| if goes(&current) { "" } else { current });
-        self.applied(edits, &left, current)
+        self.removed(gone, &List::ALL)
     }
 
-    /// Returns the edits that remove the entries in `gone`, and what remains of the lists.
-    fn removal(&self, gone: &Gone<'_>) -> Result<(Edits<'d>, Left<'d>), KubeconfigError> {
+    /// Returns the text without the entries in `gone`, like [`Config::without`]. If an entry cannot be removed without
+    /// damage to the user's text, a context or cluster stays, and a user becomes a [`stub`]: no layout may keep a
+    /// credential in the file.
+    pub(super) fn without_credentials(&self, gone: &Gone<'_>) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
+        let is_stuck = |result: &Result<_, _>| *result == Err(KubeconfigError::Document(DocumentError::NotWritable));
+        let all = self.without(gone);
+        if !is_stuck(&all) {
+            return all;
+        }
+        let users = self.removed(gone, &[List::Users]);
+        let mut done = if is_stuck(&users) { self.stubbed(gone)? } else { users? };
+        for list in [List::Contexts, List::Clusters] {
+            let document = again(done.as_ref().map_or(self.document.text, |text| text.as_str()))?;
+            let config = Config::of(&document)?.ok_or(DocumentError::NotWritable)?;
+            if let Ok(Some(text)) = config.removed(gone, &[list]) {
+                done = Some(text);
+            }
+        }
+        Ok(done)
+    }
+
+    fn removed(&self, gone: &Gone<'_>, lists: &[List]) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
         let mut edits = Edits::new(self.document);
         let mut left = Vec::new();
-        for list in List::ALL {
+        for list in lists {
             let Some((key, found)) = self.pair(list.key()) else { continue };
             let mut seen = BTreeSet::new();
             let goes = |entry: &Node| {
                 name_of(entry).is_some_and(|name| {
-                    gone.names[list as usize].contains(name)
-                        || (gone.once[list as usize].contains(name) && !seen.insert(name.to_owned()))
+                    gone.names[*list as usize].contains(name)
+                        || (gone.once[*list as usize].contains(name) && !seen.insert(name.to_owned()))
                 })
             };
             let all = items(Some(found));
@@ -171,15 +191,37 @@ impl<'d> Config<'d> {
             let positions: Vec<usize> = (0..all.len()).filter(|position| goes[*position]).collect();
             if !positions.is_empty() {
                 edits.remove((key, found), &positions)?;
-                left.push((list, all.iter().zip(goes).filter(|(_, goes)| !goes).map(|(entry, _)| entry).collect()));
+                left.push((*list, all.iter().zip(goes).filter(|(_, goes)| !goes).map(|(entry, _)| entry).collect()));
             }
         }
+        let mut current = self.current();
         if let Some((key, value)) = self.pair("current-context")
+            && lists.contains(&List::Contexts)
             && value.text().is_some_and(|current| gone.names[List::Contexts as usize].contains(current))
         {
-            edits.set(key, value, &Node::untagged(Value::Scalar(String::new(), Style::Quoted)))?;
+            let none = Node::untagged(Value::Scalar(String::new(), Style::Quoted));
+            // A value that cannot be edited, such as a block scalar, stays: it must not keep our key in the file.
+            if edits.set(key, value, &none).is_ok() {
+                current = Some("");
+            }
         }
-        Ok((edits, left))
+        self.applied(edits, &left, current)
+    }
+
+    /// Replaces the users in `gone` by stubs.
+    fn stubbed(&self, gone: &Gone<'_>) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
+        let all = items(self.list(List::Users));
+        let goes =
+            |entry: &Node| name_of(entry).filter(|name| gone.names[List::Users as usize].contains(name)).map(stub);
+        let stubs: Vec<Option<Node>> = all.iter().map(goes).collect();
+        let mut edits = Edits::new(self.document);
+        for (entry, stub) in all.iter().zip(&stubs).filter_map(|(entry, stub)| Some((entry, stub.as_ref()?))) {
+            if entry != stub {
+                edits.replace_content(entry, stub)?;
+            }
+        }
+        let left = all.iter().zip(&stubs).map(|(entry, stub)| stub.as_ref().unwrap_or(entry)).collect();
+        self.applied(edits, &[(List::Users, left)], self.current())
     }
 
     /// Returns the text with the entries in `wanted`; `None` if it has exactly these entries already.
@@ -274,6 +316,11 @@ impl<'d> Config<'d> {
         };
         if reads_so { Ok(Some(text)) } else { Err(DocumentError::NotWritable.into()) }
     }
+}
+
+/// Returns a user without content.
+fn stub(name: &str) -> Node {
+    Node::mapping(vec![(Node::string("name"), Node::string(name)), (Node::string("user"), Node::mapping(Vec::new()))])
 }
 
 /// Parses a text that we edited. If it does not parse, our edit is to blame and not the user's text.

@@ -262,6 +262,47 @@ fn a_notice_replaces_the_kubeconfig_while_the_account_is_suspended() {
 }
 
 #[test]
+fn a_suspension_removes_the_entries_of_a_delivery_that_was_not_recorded() {
+    let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
+    let key = CredentialKey::new(foo.clone(), crate::plan::testing::prod());
+    let old = world.ledger.deliveries[&key].clone();
+    world.account(&foo).home = Some("/data/other/foo".into());
+    order(&mut world, &foo, OrderKind::Suspend);
+    let places = |world: &World| -> Vec<(PathBuf, Option<PathBuf>)> {
+        let plan = world.plan();
+        let removed = plan.accounts[0].steps().filter_map(|action| match action {
+            Action::RemoveKubeconfig { home, unrecorded, .. } => {
+                Some((home.file(), unrecorded.as_ref().map(|home| home.file())))
+            }
+            _ => None,
+        });
+        removed.collect()
+    };
+    assert_eq!(places(&world), [(old.path.clone(), None)]);
+    world.ledger.requested.set(key.clone(), Some("public key".to_owned()));
+    assert_eq!(places(&world), [(old.path.clone(), Some("/data/other/foo/.kube/config".into()))]);
+    // The first delivery was under way.
+    let pending = old.clone().pending();
+    world.ledger.deliveries.set(key.clone(), Some(pending));
+    assert_eq!(places(&world).len(), 1);
+    world.cycle();
+    assert!(world.ledger.deliveries.get(&key).is_none() && world.plan().is_empty(), "{}", world.plan());
+}
+
+#[test]
+fn a_delivery_whose_answer_was_lost_is_repeated_as_missing() {
+    let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
+    let key = CredentialKey::new(foo, crate::plan::testing::prod());
+    let pending = world.ledger.deliveries[&key].clone().pending();
+    world.ledger.deliveries.set(key.clone(), Some(pending));
+    let plan = world.plan();
+    let is_missing = |step: &Action| matches!(step, Action::Deliver { reason: Reason::Missing, former: None, .. });
+    assert!(plan.accounts[0].steps().any(is_missing), "{plan}");
+    world.cycle();
+    assert!(!world.ledger.deliveries[&key].is_pending() && world.plan().is_empty(), "{}", world.plan());
+}
+
+#[test]
 fn a_delivery_into_another_file_names_the_old_one() {
     type Change = fn(&mut World, &AccountId);
     let home: Change = |world, foo| world.account(foo).home = Some("/data/other/foo".into());

@@ -68,7 +68,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     count(metrics, &decided, &done);
     if trigger == Trigger::FullRead {
         // clusters: pods of suspended tenants
-        let counted = execute::workloads::running_suspended(&clusters.effects, ledger.state());
+        let counted = execute::workloads::running_suspended(&clusters.effects, ledger.state(), ledger.now());
         let counted = tokio::select! {
             counted = counted => counted,
             () = work.interrupt.cancelled() => BTreeMap::new(),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::request::{ApiServer, Ask, RequestError};
 use super::{Effects, StepError};
 use crate::identity::{ClusterName, NamespaceName};
-use crate::inventory::pods::{GRACE, Maker};
+use crate::inventory::pods::{GRACE, Maker, is_late};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, everywhere};
 use crate::ledger::{LedgerState, Lifecycle, ObjectRecord, StoppedWorkload};
 
@@ -190,7 +190,11 @@ pub async fn end_pods(server: &ApiServer, namespace: &NamespaceName) -> Result<u
 }
 
 /// Counts the pods of suspended tenants that still run, by cluster. A cluster that does not answer is left out.
-pub async fn running_suspended(effects: &Effects, ledger: &LedgerState) -> BTreeMap<ClusterName, usize> {
+pub async fn running_suspended(
+    effects: &Effects,
+    ledger: &LedgerState,
+    now: Timestamp,
+) -> BTreeMap<ClusterName, usize> {
     let pods = ObjectKind::of("v1", "Pod");
     let Some(kind) = everywhere(&pods) else { return BTreeMap::new() };
     let is_suspended = |record: &ObjectRecord| {
@@ -204,7 +208,7 @@ pub async fn running_suspended(effects: &Effects, ledger: &LedgerState) -> BTree
         let mut running = 0;
         for namespace in namespaces.iter().filter(|key| key.cluster == *cluster) {
             let listed = effects.server.list(&kind.path(Some(&namespace.name), None)).await.ok()?;
-            running += listed.iter().filter(|pod| runs(How::Delete, pod)).count();
+            running += listed.iter().filter(|pod| runs(How::Delete, pod) || outlasts(pod, now)).count();
         }
         Some((cluster.clone(), running))
     });
@@ -348,6 +352,14 @@ fn runs(how: How, object: &Value) -> bool {
     }
 }
 
+/// Whether a deleted pod still runs although its grace period is over. A further deletion would not end it: its node
+/// does not answer, or the kubelet waits for an earlier, longer grace period.
+fn outlasts(pod: &Value, now: Timestamp) -> bool {
+    let by = pod["metadata"]["deletionTimestamp"].as_str().and_then(|at| at.parse().ok());
+    let is_finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    by.is_some_and(|by| is_late(by, now)) && pod["spec"]["nodeName"].is_string() && !is_finished
+}
+
 /// For every kind that can be scaled, the default is 1.
 fn replicas(object: &Value) -> i32 {
     object["spec"]["replicas"].as_i64().and_then(|replicas| i32::try_from(replicas).ok()).unwrap_or(1)
@@ -441,6 +453,13 @@ mod tests {
             json!({ "metadata": metadata, "status": {"phase": "Running"} })
         };
         assert!(!runs(How::Delete, &ending(30)));
+        let mut late = ending(30);
+        let outlasts = |pod: &Value, now: &str| outlasts(pod, now.parse().expect("the text is a timestamp"));
+        assert!(!outlasts(&late, "2026-01-01T00:02:00Z"), "a pod without a node never ran");
+        late["spec"]["nodeName"] = json!("node-1");
+        assert!(outlasts(&late, "2026-01-01T00:02:00Z") && !outlasts(&late, "2026-01-01T00:01:00Z"));
+        late["status"]["phase"] = json!("Failed");
+        assert!(!outlasts(&late, "2026-01-01T00:02:00Z"));
         assert!(runs(How::Delete, &ending(315_360_000)), "a pod with a grace period of ten years still runs");
         assert!(runs(How::Park, &json!({"spec": {"template": {"spec": {}}}})));
     }

@@ -142,7 +142,11 @@ fn observe(metadata: &ObjectMeta, started: Option<Timestamp>, phase: Option<&str
         lifetime: Lifetime::read(annotation(LIFETIME).map(String::as_str)),
         job: label(JOB).cloned(),
         finished: matches!(phase, Some("Succeeded" | "Failed")),
-        deleting: metadata.deletion_timestamp.is_some() && metadata.deletion_grace_period_seconds.unwrap_or(0) <= GRACE,
+        ends_by: metadata
+            .deletion_timestamp
+            .as_ref()
+            .filter(|_| metadata.deletion_grace_period_seconds.unwrap_or(0) <= GRACE)
+            .map(|time| time.0),
         told: annotation(ENDS_AT).cloned(),
         maker: maker(metadata),
     })
@@ -174,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_a_very_long_grace_period_is_not_deleting() {
-        let deleting = |seconds: i64| {
+    fn a_pod_with_a_very_long_grace_period_does_not_end_soon() {
+        let ends = |seconds: i64| {
             let metadata = json!({"deletionTimestamp": "2026-05-01T01:00:00Z", "deletionGracePeriodSeconds": seconds});
-            observed(metadata).expect("the pod is observed").deleting
+            observed(metadata).expect("the pod is observed").ends_by.is_some()
         };
-        assert!(deleting(0) && deleting(GRACE));
-        assert!(!deleting(GRACE + 1) && !deleting(315_360_000));
-        assert!(!observed(json!({})).expect("the pod is observed").deleting);
+        assert!(ends(0) && ends(GRACE));
+        assert!(!ends(GRACE + 1) && !ends(315_360_000));
+        assert_eq!(observed(json!({})).expect("the pod is observed").ends_by, None);
     }
 }

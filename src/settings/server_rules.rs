@@ -16,6 +16,8 @@ const SCHEDULING: [(&str, &str); 4] = [
     ("schedulers", "scheduler"),
     ("tolerations", "toleration"),
 ];
+/// Keys of `scheduling` that permit a field, and the name of the field.
+const SWITCHES: [(&str, &str); 2] = [("node_name", "nodeName"), ("scheduling_group", "schedulingGroup")];
 const INGRESS: [(&str, &str); 2] = [("classes", "ingress"), ("gateway_classes", "gateway")];
 
 /// Reads the rules. `claims` is the mode of the rule `claims`, which also applies to storage classes.
@@ -65,11 +67,10 @@ pub(super) fn names(fields: &Table<'_>, key: &str) -> Vec<String> {
 
 fn scheduling(table: &Table<'_>) -> ServerRule {
     let keys = SCHEDULING.map(|(key, _)| key);
-    let (mode, fields) = rule(table, "scheduling", &[&keys[..], &["node_name"]].concat());
+    let (mode, fields) = rule(table, "scheduling", &[&keys[..], &SWITCHES.map(|(key, _)| key)].concat());
     let mut allow = listed(fields.as_ref(), &SCHEDULING);
-    if fields.is_some_and(|fields| fields.switch("node_name", false)) {
-        allow.insert("nodeName".to_owned());
-    }
+    let on = SWITCHES.iter().filter(|(key, _)| fields.as_ref().is_some_and(|fields| fields.switch(key, false)));
+    allow.extend(on.map(|(_, field)| (*field).to_owned()));
     ServerRule { mode, allow }
 }
 

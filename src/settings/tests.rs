@@ -1045,7 +1045,7 @@ fn rules_of_the_api_server_become_the_words_of_the_policies() {
     let text = r#"
 [class.tool.admission]
 services = { mode = "warn", allow = ["NodePort"] }
-scheduling = { priority_classes = ["batch"], tolerations = [], node_name = true }
+scheduling = { priority_classes = ["batch"], tolerations = [], node_name = true, scheduling_group = true }
 sysctls = { allow = ["net/core/somaxconn"] }
 ingress = { classes = ["nginx"] }
 claims = { mode = "audit", storage_class = "fast", storage_classes = ["fast", ""] }
@@ -1054,7 +1054,10 @@ claims = { mode = "audit", storage_class = "fast", storage_classes = ["fast", ""
     let server = &settings.policy.classes["tool"].admission.server;
     let words = |rule: &crate::rules::server::ServerRule| rule.allow.iter().cloned().collect::<Vec<_>>();
     assert_eq!((server.services.mode, words(&server.services)), (Some(Mode::Warn), vec!["NodePort".to_owned()]));
-    assert_eq!(words(&server.scheduling), ["nodeName", "priority batch", "runtime *", "scheduler *"]);
+    assert_eq!(
+        words(&server.scheduling),
+        ["nodeName", "priority batch", "runtime *", "scheduler *", "schedulingGroup"]
+    );
     assert_eq!((server.scheduling.mode, words(&server.sysctls)), (None, vec!["net.core.somaxconn".to_owned()]));
     assert_eq!(words(&server.ingress), ["gateway *", "ingress nginx"]);
     assert_eq!((server.ingress.mode, server.storage.mode), (Some(Mode::Enforce), Some(Mode::Audit)));

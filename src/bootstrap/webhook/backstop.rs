@@ -11,11 +11,13 @@
 use serde_json::{Value, json};
 
 use super::configurations::of_tenants;
+use super::server_rules::{old_pod_spec, pod_spec, resource, resource_rule, variable};
 use super::{labels, server_rules};
 use crate::bootstrap::daemon_admission_policy::by_the_daemon;
 use crate::bootstrap::roles::labels as labels_of_init;
 use crate::contract::{CLASS, SERVICE_ACCOUNT_PREFIX};
 use crate::execute::evict::TOKEN_SECRET;
+use crate::inventory::pods::LONGEST_GRACE;
 use crate::rules::{Mode, Rules, UidRules};
 
 /// The policies on uid, gid and groups, validating and mutating.
@@ -25,12 +27,15 @@ pub const GROUPS: &str = "bursar-groups";
 /// The policies that keep a container from becoming another uid, for classes without `privilege_escalation`.
 pub const ESCALATION: &str = "bursar-escalation";
 /// The policy against tokens that outlive a revocation: Secrets that Kubernetes fills with a token, and pods that use
-/// one of our service accounts (also one of a later generation). It applies to every class, whatever the mode of its
-/// uid rule.
+/// one of our service accounts (also one of a later generation).
 pub const TOKENS: &str = "bursar-tokens";
-/// The policy against pods that cannot be deleted. Like [`TOKENS`], it applies to every class.
+/// The policy against pods that cannot be deleted.
 pub const SIZE: &str = "bursar-size";
-pub const POLICIES: [&str; 5] = [UID, GROUPS, ESCALATION, TOKENS, SIZE];
+/// The policy against grace periods of more than [`LONGEST_GRACE`] seconds.
+pub const GRACE: &str = "bursar-grace";
+pub const POLICIES: [&str; 6] = [UID, GROUPS, ESCALATION, TOKENS, SIZE, GRACE];
+/// The policies that apply to every class.
+const OF_EVERY_CLASS: [&str; 3] = [TOKENS, SIZE, GRACE];
 /// The policies that also have a mutating version, which fills in what the validating one requires.
 pub const MUTATING: [&str; 3] = [UID, GROUPS, ESCALATION];
 
@@ -39,7 +44,7 @@ pub(super) const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 /// The modes of bindings, with the API server's names for them.
 pub(super) const ACTIONS: [(Mode, &str); 3] = [(Mode::Enforce, "Deny"), (Mode::Warn, "Warn"), (Mode::Audit, "Audit")];
 
-pub(in crate::bootstrap) fn validating() -> [Value; 5] {
+pub(in crate::bootstrap) fn validating() -> [Value; 6] {
     let uid = policy("ValidatingAdmissionPolicy", UID, &PODS_AND_EPHEMERAL, json!({"validations": uid_validations()}));
     let escalation = policy("ValidatingAdmissionPolicy", ESCALATION, &PODS_AND_EPHEMERAL, {
         json!({"validations": escalation_validations()})
@@ -53,7 +58,7 @@ pub(in crate::bootstrap) fn validating() -> [Value; 5] {
                         supplementalGroupsPolicy to Strict",
         }]})
     });
-    [uid, groups, escalation, tokens(), size()]
+    [uid, groups, escalation, tokens(), size(), grace()]
 }
 
 fn tokens() -> Value {
@@ -129,6 +134,67 @@ fn size() -> Value {
         {"name": "managed", "expression": texts("object")},
         {"name": "size", "expression": sum("variables.managed")},
         {"name": "before", "expression": sum(&texts("oldObject"))},
+    ]);
+    policy
+}
+
+/// Limits how long pods, and deletions and evictions of pods, may ask to go on. The grace period of a pod cannot be
+/// changed, so updates of pods are not checked. A template is checked if the update changes it.
+fn grace() -> Value {
+    let same = |field: &str| format!("(variables.updates && variables.spec.?{field} == variables.old.?{field})");
+    let period = |of: &str| format!("{of}.?terminationGracePeriodSeconds.orValue(0) <= {LONGEST_GRACE}");
+    let probes = |list: &str| {
+        let probe = |probe: &str| period(&format!("c.?{probe}"));
+        let each = format!("{} && {}", probe("livenessProbe"), probe("startupProbe"));
+        format!("({} || variables.spec.?{list}.orValue([]).all(c, {each}))", same(list))
+    };
+    let ends = "request.operation == 'DELETE' || has(request.subResource)";
+    let asked = |options: &str| format!("{options}.?gracePeriodSeconds.orValue(0) <= {LONGEST_GRACE}");
+    let least = format!("{LONGEST_GRACE} or less");
+    let validations = json!([
+        {
+            "expression": format!("{ends} || {} || {}", same("terminationGracePeriodSeconds"), period("variables.spec")),
+            "message": format!("the pod could go on for too long after its end: set terminationGracePeriodSeconds to {least}"),
+        },
+        {
+            "expression": format!("{ends} || ({} && {})", probes("containers"), probes("initContainers")),
+            "message": format!(
+                "a container could go on for too long after its end: set terminationGracePeriodSeconds of its probes to {least}"
+            ),
+        },
+        {
+            // The API server writes the period of the pod itself into the options of a deletion that names none, so a pod
+            // that is older than this policy may keep its period. Otherwise its controller could not delete it.
+            "expression": format!(
+                "request.operation != 'DELETE' || {} || request.options.gracePeriodSeconds <= \
+                 dyn(oldObject).spec.?terminationGracePeriodSeconds.orValue(0)",
+                asked("request.?options")
+            ),
+            "message": format!("the pod could go on for too long after its deletion: set gracePeriodSeconds to {least}"),
+        },
+        {
+            "expression": format!("!has(request.subResource) || {}", asked("dyn(object).?deleteOptions")),
+            "message": format!("the pod could go on for too long: set gracePeriodSeconds of deleteOptions to {least}"),
+        },
+    ]);
+    let of = |group: &str, resources: &[&str], operations: &[&str]| {
+        let mut rule = resource_rule(group, resources);
+        rule["operations"] = json!(operations);
+        rule
+    };
+    let mut policy = policy("ValidatingAdmissionPolicy", GRACE, &[], json!({"validations": validations}));
+    policy["spec"]["matchConstraints"]["resourceRules"] = json!([
+        of("", &["pods"], &["CREATE", "DELETE"]),
+        of("", &["pods/eviction"], &["CREATE"]),
+        resource_rule("", &["replicationcontrollers"]),
+        resource_rule("apps", &["deployments", "replicasets", "statefulsets", "daemonsets"]),
+        resource_rule("batch", &["jobs", "cronjobs"]),
+    ]);
+    policy["spec"]["variables"] = json!([
+        variable("resource", resource()),
+        variable("updates", "request.operation == 'UPDATE'"),
+        variable("spec", pod_spec("object")),
+        variable("old", old_pod_spec()),
     ]);
     policy
 }
@@ -317,14 +383,14 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
         };
         for (mode, action) in ACTIONS {
             let meets = |rules: &UidRules| match policy {
-                TOKENS | SIZE => false,
+                TOKENS | SIZE | GRACE => false,
                 _ => rules.mode == mode && is_for(rules),
             };
             let classes = rules.classes.iter().filter(|(_, class)| meets(&class.uid));
             let classes: Vec<&String> = classes.map(|(name, _)| name).collect();
             let name = format!("{policy}-{}", mode.as_str());
             let mut matched = matching(&classes);
-            if [TOKENS, SIZE].contains(&policy) && mode == Mode::Enforce {
+            if OF_EVERY_CLASS.contains(&policy) && mode == Mode::Enforce {
                 // This also matches namespaces of classes that the rules do not know yet.
                 matched["namespaceSelector"] = of_tenants();
             }
@@ -419,7 +485,8 @@ mod tests {
             .iter()
             .filter(|binding| binding.manifest["spec"]["matchResources"]["namespaceSelector"] == of_tenants());
         let of_all: Vec<&str> = of_all.map(|binding| binding.name.as_str()).collect();
-        assert_eq!(of_all, ["bursar-tokens-enforce", "bursar-size-enforce"], "a class without rules has these too");
+        let named = OF_EVERY_CLASS.map(|policy| format!("{policy}-enforce"));
+        assert_eq!(of_all, named, "a class without rules has these too");
     }
 
     #[test]

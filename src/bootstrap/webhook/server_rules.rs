@@ -157,7 +157,7 @@ pub(super) fn resource_rule(group: &str, resources: &[&str]) -> Value {
 
 /// Returns CEL for the name of the resource if it is one of [`LOOKED_AT`], otherwise ''. A kind of another API group
 /// can have the same name and other fields, and a subresource has other fields too.
-fn resource() -> String {
+pub(super) fn resource() -> String {
     let name = "request.resource.resource";
     let one = |(group, resources): &(&str, &[&str])| {
         format!("(request.resource.group == '{group}' && {name} in ['{}'])", resources.join("', '"))
@@ -180,16 +180,23 @@ pub(super) fn words(key: &str) -> String {
     )
 }
 
+/// CEL for the spec of the pods that `object` makes, or of the pod itself.
+pub(super) fn pod_spec(object: &str) -> String {
+    format!(
+        "variables.resource in {WITHOUT_PODS} ? dyn({{}}) : variables.resource == 'pods' ? dyn({object}.spec) : \
+         variables.resource == 'cronjobs' ? dyn({object}.spec.jobTemplate.spec.template.?spec.orValue({{}})) : \
+         dyn({object}.spec.?template.?spec.orValue({{}}))"
+    )
+}
+
+/// CEL for what [`pod_spec`] was before an update.
+pub(super) fn old_pod_spec() -> String {
+    format!("variables.updates ? ({}) : dyn({{}})", pod_spec("oldObject"))
+}
+
 /// Returns the variables of a policy. `class` is CEL for the name of the class, `given` for the words of the classes,
 /// and `otherwise` for those of the rules that `given` does not have.
 pub(super) fn variables(class: &str, given: String, otherwise: String) -> Vec<Value> {
-    let spec = |object: &str| {
-        format!(
-            "variables.resource in {WITHOUT_PODS} ? dyn({{}}) : variables.resource == 'pods' ? dyn({object}.spec) : \
-             variables.resource == 'cronjobs' ? dyn({object}.spec.jobTemplate.spec.template.?spec.orValue({{}})) : \
-             dyn({object}.spec.?template.?spec.orValue({{}}))"
-        )
-    };
     let around = "variables.pattern[0].split('{name}')";
     let namespace = "namespaceObject.metadata.name";
     let annotation = |key: &str| format!("namespaceObject.metadata.?annotations[?'{key}'].orValue('')");
@@ -229,8 +236,8 @@ pub(super) fn variables(class: &str, given: String, otherwise: String) -> Vec<Va
             "variables.name == '' ? [] : variables.patterns.map(p, p.replace('{name}', variables.name))".to_owned(),
         ),
         variable("ours", ours),
-        variable("spec", spec("object")),
-        variable("old", format!("variables.updates ? ({}) : dyn({{}})", spec("oldObject"))),
+        variable("spec", pod_spec("object")),
+        variable("old", old_pod_spec()),
     ]
 }
 
@@ -297,7 +304,7 @@ fn services() -> Vec<Value> {
         "'externalIPs' in variables.services || (variables.updates && {new_addresses} == {old_addresses}) || \
          {new_addresses}.all(a, variables.updates && a in {old_addresses})"
     );
-    // DNS controllers (external-dns) serve the hosts in such annotations.
+    // DNS controllers (external-dns) serve the hosts in such annotations of Services and pods.
     let annotations = "object.metadata.?annotations.orValue({})";
     let wrong = format!(
         "{annotations}.filter(k, k.matches('(^|[^a-z])hostnames?$') && !(variables.updates && \
@@ -305,7 +312,7 @@ fn services() -> Vec<Value> {
          !{annotations}[k].split(',').all(h, {}))",
         own_host("h.trim()")
     );
-    let in_annotations = format!("{is} && !('{NO_RULE}' in variables.patterns)");
+    let in_annotations = format!("variables.resource in ['services', 'pods'] && !('{NO_RULE}' in variables.patterns)");
     vec![
         rule(("services", is), &kinds, &format!("'would be of type ' + {new}"), ("remove spec.type", "services")),
         rule(
@@ -342,6 +349,7 @@ fn scheduling() -> Vec<Value> {
     };
     let no_system = format!(" && !{}.startsWith('system-')", at("spec", "priorityClassName"));
     let (node, old_node) = (at("spec", "nodeName"), at("old", "nodeName"));
+    let group = "schedulingGroup";
     // Kubernetes adds the tolerations for its own node conditions.
     let tolerations = foreign(
         "?tolerations",
@@ -357,6 +365,13 @@ fn scheduling() -> Vec<Value> {
             &format!("'nodeName' in variables.{key} || {node} in [dyn(''), {old_node}]"),
             &format!("'would run on node ' + {node} + ', past the scheduler'"),
             ("remove nodeName from the spec of the pod", key),
+        ),
+        // A group of pods has a priority of its own.
+        rule(
+            (key, &is),
+            &format!("'schedulingGroup' in variables.{key} || variables.spec.?{group} == variables.old.?{group}"),
+            "'would belong to a scheduling group'",
+            ("remove schedulingGroup from the spec of the pod", key),
         ),
         named("priorityClassName", "priority", "", &no_system),
         named("runtimeClassName", "runtime", "", ""),
@@ -411,6 +426,12 @@ fn classes() -> Vec<Value> {
     );
     let new = storage_class("object");
     let of_claim = allowed_storage("storage");
+    let attributes = |object: &str| format!("{object}.spec.?volumeAttributesClassName.orValue('')");
+    let (new_attributes, old_attributes) = (attributes("object"), attributes("oldObject"));
+    let of_attributes = format!(
+        "{new_attributes} == '' || 'class ' + {new_attributes} in variables.storage || \
+         (variables.updates && {new_attributes} == {old_attributes})"
+    );
     // The daemon's claims, for the volumes of a tenant class, have no storage class.
     let is_claim = format!("variables.resource == 'persistentvolumeclaims' && !({})", by_the_daemon());
     vec![
@@ -431,6 +452,12 @@ fn classes() -> Vec<Value> {
             &of_claim,
             &format!("'would have storage class \"' + {new} + '\"'"),
             ("use a class that is allowed", "claims.storage_classes"),
+        ),
+        rule(
+            ("storage", &is_claim),
+            &of_attributes,
+            &format!("'would have volume attributes class \"' + {new_attributes} + '\"'"),
+            ("remove spec.volumeAttributesClassName", "claims.storage_classes"),
         ),
     ]
 }

@@ -106,6 +106,10 @@ fn attacks() -> Vec<(Value, &'static str)> {
         (shared(from_another), MANY),
         (annotated(shared(json!({"storageClassName": "nfs-csi"})), OLD_STORAGE_CLASS, "gold"), MANY),
         (claim(&["ReadWriteOnce"], json!({"storageClassName": "bronze"})), "storage class \"bronze\""),
+        (
+            claim(&["ReadWriteOnce"], json!({"storageClassName": "gold", "volumeAttributesClassName": "bronze"})),
+            "volume attributes class \"bronze\"",
+        ),
         (ingress(Some("bob.lab.example.org"), json!({})), "has a rule with a host that is not yours"),
         (ingress(Some("lab-ann.lab.example.org.evil.org"), json!({})), "has a rule with a host that is not yours"),
         (

@@ -25,7 +25,7 @@ const FIELDS: &[(&str, &str, &[&str])] = &[
     (
         "PodSpec",
         "rule scheduling",
-        &["nodeName", "priorityClassName", "runtimeClassName", "schedulerName", "tolerations"],
+        &["nodeName", "priorityClassName", "runtimeClassName", "schedulerName", "schedulingGroup", "tolerations"],
     ),
     ("PodSpec", "policy bursar-tokens", &["serviceAccountName"]),
     ("PodSpec", "Kubernetes copies it to serviceAccountName", &["serviceAccount"]),
@@ -37,7 +37,7 @@ const FIELDS: &[(&str, &str, &[&str])] = &[
     (
         "PodSpec",
         "the scheduler chooses a node that the pod tolerates; docs/admission.md says that selectors are not limited",
-        &["affinity", "nodeSelector", "topologySpreadConstraints", "schedulingGates", "schedulingGroup"],
+        &["affinity", "nodeSelector", "topologySpreadConstraints", "schedulingGates"],
     ),
     ("PodSpec", "docs/admission.md says that no rule checks ResourceClaims", &["resourceClaims"]),
     ("PodSpec", "true is the default, and false takes rights away", &["hostUsers"]),
@@ -49,7 +49,7 @@ const FIELDS: &[(&str, &str, &[&str])] = &[
     ),
     ("PodSpec", "the quota counts it", &["resources"]),
     ("PodSpec", OF_THE_POD, &["readinessGates", "restartPolicy", "shareProcessNamespace"]),
-    ("PodSpec", "a suspension and the reaper choose the period themselves", &["terminationGracePeriodSeconds"]),
+    ("PodSpec", "policy bursar-grace", &["terminationGracePeriodSeconds"]),
     (
         "PodSecurityContext",
         "rule uid",
@@ -94,17 +94,11 @@ const FIELDS: &[(&str, &str, &[&str])] = &[
     ("LifecycleHandler", OF_THE_PROCESS, &["exec", "sleep"]),
     ("Probe", PARTS, &["grpc", "httpGet", "tcpSocket"]),
     ("Probe", OF_THE_PROCESS, &["exec"]),
+    ("Probe", "policy bursar-grace", &["terminationGracePeriodSeconds"]),
     (
         "Probe",
         OF_THE_POD,
-        &[
-            "failureThreshold",
-            "initialDelaySeconds",
-            "periodSeconds",
-            "successThreshold",
-            "terminationGracePeriodSeconds",
-            "timeoutSeconds",
-        ],
+        &["failureThreshold", "initialDelaySeconds", "periodSeconds", "successThreshold", "timeoutSeconds"],
     ),
     ("HTTPGetAction", "rule host", &["host"]),
     ("HTTPGetAction", "the kubelet sends the request to the pod", &["httpHeaders", "path", "port", "scheme"]),

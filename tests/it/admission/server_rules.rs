@@ -83,6 +83,23 @@ fn toleration(fields: Value) -> Value {
     json!({"tolerations": [fields]})
 }
 
+/// Ten years in seconds.
+const YEARS: i64 = 315_360_000;
+
+fn grace(seconds: i64) -> Value {
+    json!({"terminationGracePeriodSeconds": seconds})
+}
+
+/// Returns a pod's fields with a container that has a probe with this grace period.
+fn probed(list: &str, probe: &str, seconds: i64) -> Value {
+    let mut container = json!({"name": "probed", "image": "registry.example.org/web"});
+    if list == "initContainers" {
+        container["restartPolicy"] = json!("Always");
+    }
+    container[probe] = json!({"exec": {"command": ["true"]}, "terminationGracePeriodSeconds": seconds});
+    json!({list: [container]})
+}
+
 fn ingress(class: Option<&str>) -> Value {
     let backend = json!({"service": {"name": "x", "port": {"number": 80}}});
     let paths = json!([{"path": "/", "pathType": "Prefix", "backend": backend}]);
@@ -155,11 +172,23 @@ fn attacks() -> Vec<(Value, &'static str)> {
         (claim(json!({"storageClassName": "gold"})), "storage class \"gold\""),
         (claim(json!({"storageClassName": ""})), "storage class \"\""),
         (claim(json!({})), "storage class \"\""),
+        (
+            claim(json!({"storageClassName": "fast", "volumeAttributesClassName": "gold"})),
+            "would have volume attributes class \"gold\"",
+        ),
+        (annotated(pods(SHOP, json!({})).swap_remove(0), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
         (annotated(claim(json!({"storageClassName": "fast"})), OLD_STORAGE_CLASS, "gold"), "storage class \"gold\""),
     ];
     let mut of_pods = |namespace: &str, fields: Value, text: &'static str| {
         attacks.extend(pods(namespace, fields).into_iter().map(|object| (object, text)));
     };
+    of_pods(TOOL, grace(YEARS), "set terminationGracePeriodSeconds to 300 or less");
+    for (list, probe) in
+        [("containers", "livenessProbe"), ("containers", "startupProbe"), ("initContainers", "livenessProbe")]
+    {
+        of_pods(TOOL, probed(list, probe, YEARS), "set terminationGracePeriodSeconds of its probes to 300 or less");
+    }
+    of_pods(TOOL, json!({"schedulingGroup": {"podGroupName": "x"}}), "would belong to a scheduling group");
     of_pods(TOOL, json!({"nodeName": "node-1"}), "would run on node node-1, past the scheduler");
     for class in ["system-node-critical", "system-cluster-critical"] {
         of_pods(TOOL, json!({"priorityClassName": class}), "would have priorityClassName system-");
@@ -207,9 +236,14 @@ fn ordinary() -> Vec<Value> {
         json!({"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {"name": "bare", "namespace": SHOP}}),
         mesh_gateway("ann.shop.example.org"),
         claim(json!({"storageClassName": "standard"})),
+        claim(json!({"storageClassName": "standard", "volumeAttributesClassName": "fast"})),
+        annotated(pods(SHOP, json!({})).swap_remove(0), HOSTNAME, "ann.shop.example.org"),
         claim(json!({"accessModes": ["ReadWriteMany"]})),
     ];
     let mut of_pods = |namespace: &str, fields: Value| ordinary.extend(pods(namespace, fields));
+    of_pods(TOOL, grace(300));
+    of_pods(TOOL, probed("containers", "livenessProbe", 300));
+    of_pods(SHOP, json!({"schedulingGroup": {"podGroupName": "x"}}));
     of_pods(TOOL, json!({"priorityClassName": "urgent", "schedulerName": "mine", "runtimeClassName": "kata"}));
     of_pods(TOOL, toleration(json!({"operator": "Exists"})));
     of_pods(SHOP, json!({"priorityClassName": "batch", "schedulerName": "volcano", "runtimeClassName": "gvisor"}));
@@ -361,6 +395,99 @@ fn a_class_that_the_policies_do_not_know_has_the_rules_of_a_class_without_keys()
     assert!(why.contains("bursar-tokens"), "{why}");
     assert_eq!(meddler.create(&service(place, json!({}))), Ok(()));
     site.cluster.run(&["delete", "namespace", place, "--wait=false"], "");
+}
+
+#[test]
+fn deletions_and_evictions_may_not_ask_for_a_long_grace_period() {
+    let site = Site::shared();
+    let meddler = prepare(&site);
+    let mut pod = pods(TOOL, json!({})).swap_remove(0);
+    pod["metadata"]["name"] = json!("ending");
+    pod["metadata"]["labels"] = json!({"app": "ending"});
+    site.create(&pod).expect("the pod is allowed");
+    bind(&site, "ending", TOOL);
+    let pods = format!("/api/v1/namespaces/{TOOL}/pods");
+    let one = format!("{pods}/ending");
+    let ask = |method: Method, path: &str, body: Option<&Value>| {
+        let who = [("Impersonate-User", "meddler")];
+        meddler.runtime.block_on(ask(&meddler.admin, method, path, &who, body))
+    };
+    for (seconds, allowed) in [(YEARS, false), (301, false), (300, true), (0, true)] {
+        let options = json!({"gracePeriodSeconds": seconds, "dryRun": ["All"]});
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": {"name": "ending", "namespace": TOOL}, "deleteOptions": options});
+        let query = format!("gracePeriodSeconds={seconds}&dryRun=All");
+        for (what, answer) in [
+            ("a deletion with options", ask(Method::DELETE, &one, Some(&options))),
+            ("a deletion with a query", ask(Method::DELETE, &format!("{one}?{query}"), None)),
+            (
+                "a deletion of a collection",
+                ask(Method::DELETE, &format!("{pods}?{query}&labelSelector=app%3Dending"), None),
+            ),
+            ("an eviction", ask(Method::POST, &format!("{one}/eviction?dryRun=All"), Some(&eviction))),
+        ] {
+            let is_refused = answer.message().contains("'bursar-grace'") && answer.message().contains("to 300 or less");
+            assert_eq!((answer.is_success(), is_refused), (allowed, !allowed), "{what}: {}", answer.message());
+        }
+    }
+    site.delete("pod", "ending", TOOL);
+}
+
+/// Gives a pod a node that does not exist. The API server removes a pod without a node at once, whatever the grace period.
+fn bind(site: &Site, name: &str, namespace: &str) {
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}});
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/binding");
+    site.cluster.run(&["create", "--raw", &path, "-f", "-"], &binding.to_string());
+}
+
+#[test]
+fn a_pod_that_is_older_than_the_limit_of_grace_periods_can_be_deleted() {
+    let site = Site::shared();
+    let meddler = prepare(&site);
+    let place = "older-pods";
+    site.cluster.run(&["create", "namespace", place], "");
+    wait_for("the namespace has its default service account", DEADLINE, || {
+        let found = site.cluster.run(&["get", "serviceaccounts", "-n", place, "-o", "name"], "");
+        found.contains("serviceaccount/default").then_some(())
+    });
+    site.cluster.run(&["create", "-f", "-"], &pods(place, grace(YEARS)).swap_remove(0).to_string());
+    bind(&site, "x", place);
+    site.cluster.run(&["label", "namespace", place, "bursar.dev/class=nobody"], "");
+    wait_for("the policies know the namespace", DEADLINE, || {
+        let why = meddler.create(&pods(place, grace(YEARS)).swap_remove(1)).err()?;
+        why.contains("bursar-grace").then_some(())
+    });
+    let delete = |more: &str| {
+        let deleted = site.meddler(&["delete", "pod", "x", "-n", place, "--wait=false", "--dry-run=server", more], "");
+        (deleted.status.success(), said(&deleted))
+    };
+    for period in ["--grace-period=-1", "--grace-period=30"] {
+        let (is_deleted, why) = delete(period);
+        assert!(is_deleted, "{period}: {why}");
+    }
+    let (is_deleted, why) = delete("--grace-period=315360001");
+    assert!(!is_deleted && why.contains("bursar-grace"), "{why}");
+    site.delete("pod", "x", place);
+    site.cluster.run(&["delete", "namespace", place, "--wait=false"], "");
+}
+
+#[test]
+fn a_pod_gets_no_host_of_others_by_an_update() {
+    let site = Site::shared();
+    let _meddler = prepare(&site);
+    let mut pod = pods(SHOP, json!({})).swap_remove(0);
+    pod["metadata"]["name"] = json!("served");
+    site.cluster.run(&["create", "-f", "-"], &pod.to_string());
+    let annotate = |host: &str| {
+        let text = format!("{HOSTNAME}={host}");
+        site.meddler(&["annotate", "pod", "served", "-n", SHOP, "--overwrite", &text], "")
+    };
+    let refused = annotate("bob.shop.example.org");
+    assert!(said(&refused).contains("a host of somebody else"), "{}", said(&refused));
+    let allowed = annotate("ann.shop.example.org");
+    assert!(allowed.status.success(), "{}", said(&allowed));
+    site.delete("pod", "served", SHOP);
 }
 
 #[test]

@@ -93,7 +93,10 @@ impl Site {
     }
 
     fn start() -> Self {
-        Self::start_with(|_, _| ControlPlaneOptions::default())
+        // With these arguments, the API server knows `schedulingGroup` of pods.
+        let groups = ["--feature-gates=GenericWorkload=true", "--runtime-config=scheduling.k8s.io/v1alpha2=true"];
+        let api_server_arguments: Vec<String> = groups.map(str::to_owned).into();
+        Self::start_with(|_, _| ControlPlaneOptions { api_server_arguments, ..ControlPlaneOptions::default() })
     }
 
     /// Makes a separate site. `options` gets a folder and the port that the webhook will have.

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::value::Json;
 use super::{Decision, Finding, Operation, POD_BYTES, Resolved, Review, Rule, TOO_LARGE, User, decide};
 use crate::contract::SERVICE_ACCOUNT_PREFIX;
+use crate::inventory::pods::LONGEST_GRACE;
 use crate::rules::server::{PORT_SYSCTLS, SAFE_SYSCTLS, ServerRule, ServerRules};
 use crate::rules::{Mode, Rules};
 
@@ -69,6 +70,9 @@ pub struct Broken {
 
 /// The pseudo rule of running pods that lack what the webhook adds to new ones.
 pub const LACKS: &str = "filled in";
+
+/// The API server's policy on grace periods.
+const GRACE: &str = "bursar-grace";
 
 /// Judges an object by the rules of the webhook. `resolved` is the tenant of its namespace.
 #[must_use]
@@ -153,6 +157,7 @@ pub fn by_server(server: &ServerRules, unchosen: Mode, kind: JudgedKind, object:
         }
     };
     if let Some(spec) = pod_spec(kind, object) {
+        judge(GRACE, &ServerRule { mode: Some(Mode::Enforce), ..ServerRule::default() }, grace(spec));
         judge("scheduling", &server.scheduling, scheduling(&server.scheduling, spec, kind.resource == "pods"));
         judge("sysctls", &server.sysctls, sysctls(&server.sysctls, spec));
     }
@@ -169,7 +174,10 @@ pub fn by_server(server: &ServerRules, unchosen: Mode, kind: JudgedKind, object:
             let class = old.unwrap_or_else(|| text(&object["spec"]["storageClassName"]));
             let wrong = !server.storage.allow.contains(&format!("class {class}"));
             let problem = wrong.then(|| format!("storage class {class:?}"));
-            judge("claims.storage_classes", &server.storage, problem.into_iter().collect());
+            let attributes = text(&object["spec"]["volumeAttributesClassName"]);
+            let wrong = !attributes.is_empty() && !server.storage.allow.contains(&format!("class {attributes}"));
+            let of_attributes = wrong.then(|| format!("volume attributes class {attributes:?}"));
+            judge("claims.storage_classes", &server.storage, problem.into_iter().chain(of_attributes).collect());
         }
         _ => {}
     }
@@ -186,6 +194,15 @@ fn text(value: &Value) -> &str {
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
+}
+
+fn grace(spec: &Value) -> Vec<String> {
+    let lists = ["containers", "initContainers"].into_iter().flat_map(|containers| list(&spec[containers]));
+    let probes = lists.flat_map(|container| [&container["livenessProbe"], &container["startupProbe"]]);
+    let period = |of: &Value| of["terminationGracePeriodSeconds"].as_i64().unwrap_or_default();
+    let longest = probes.chain([spec]).map(period).max().unwrap_or_default();
+    let problem = (longest > LONGEST_GRACE).then(|| format!("it may go on for {longest} s after its end"));
+    problem.into_iter().collect()
 }
 
 /// Whether the rule allows `KIND NAME` or `KIND *`.
@@ -221,6 +238,9 @@ fn scheduling(rule: &ServerRule, spec: &Value, runs: bool) -> Vec<String> {
     let node = text(&spec["nodeName"]);
     if !runs && !node.is_empty() && !rule.allow.contains("nodeName") {
         problems.push(format!("it names node {node:?}, past the scheduler"));
+    }
+    if !spec["schedulingGroup"].is_null() && !rule.allow.contains("schedulingGroup") {
+        problems.push("it belongs to a scheduling group".to_owned());
     }
     let named = [
         ("priorityClassName", "priority", ""),
@@ -330,6 +350,20 @@ mod tests {
     }
 
     #[test]
+    fn grace_periods_and_scheduling_groups_are_found() {
+        let server = ServerRules::default();
+        let deployments = kind("apps", "deployments");
+        let of = |spec: Value| broken(&server, deployments, &template(&spec));
+        assert_eq!(of(json!({"terminationGracePeriodSeconds": LONGEST_GRACE})), []);
+        let long = json!({"terminationGracePeriodSeconds": LONGEST_GRACE + 1});
+        assert_eq!(of(long.clone()), [(GRACE, Mode::Enforce)]);
+        for list in ["containers", "initContainers"] {
+            assert_eq!(of(json!({list: [{"livenessProbe": long}]})), [(GRACE, Mode::Enforce)], "{list}");
+        }
+        assert_eq!(of(json!({"schedulingGroup": {"podGroupName": "x"}})), [("scheduling", Mode::Audit)]);
+    }
+
+    #[test]
     fn services_ingresses_and_claims_outside_their_lists_are_found() {
         let mut server = ServerRules::default();
         let services = kind("", "services");
@@ -354,6 +388,8 @@ mod tests {
             "an ingress without a class"
         );
         assert_eq!(broken(&server, claims, &claim), [("claims.storage_classes", Mode::Warn)]);
+        let faster = json!({"spec": {"storageClassName": "slow", "volumeAttributesClassName": "gold"}});
+        assert_eq!(broken(&server, claims, &faster), [("claims.storage_classes", Mode::Warn)]);
         let ours = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "bursar"}}, "spec": {}});
         assert_eq!(broken(&server, claims, &ours), []);
     }

@@ -53,7 +53,7 @@ fn a_namespace_that_is_used_again_is_not_announced_as_idle() {
         lifetime: Lifetime::Unsaid,
         job: None,
         finished: false,
-        deleting: false,
+        ends_by: None,
         told: None,
         maker: None,
     };

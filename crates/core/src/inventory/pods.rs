@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::contract::lifetime;
@@ -14,6 +14,19 @@ const SHOWN: usize = 40;
 /// The grace period in seconds for pods that Bursar deletes; Kubernetes' default. A tenant could ask for years
 /// (`terminationGracePeriodSeconds`).
 pub const GRACE: i64 = 30;
+
+/// The longest grace period in seconds that a pod of a tenant, or its deletion, may ask for. A kubelet that has begun to
+/// end a pod waits for the grace period with which it began: a later deletion with a shorter one does not end the pod.
+pub const LONGEST_GRACE: i64 = 300;
+
+/// How long a kubelet may need to report the end of a pod after its grace period.
+const REPORTED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
+
+/// Whether a pod that should have ended by `ends_by`, its `metadata.deletionTimestamp`, must have been reported by now.
+#[must_use]
+pub fn is_late(ends_by: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(ends_by) > REPORTED_WITHIN
+}
 
 /// The pods of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,8 +50,8 @@ pub struct ObservedPod {
     pub job: Option<String>,
     /// Whether the pod has succeeded or failed.
     pub finished: bool,
-    /// Whether the pod is being deleted with a grace period of at most [`GRACE`] seconds.
-    pub deleting: bool,
+    /// `metadata.deletionTimestamp`, if the pod is being deleted with a grace period of at most [`GRACE`] seconds.
+    pub ends_by: Option<Timestamp>,
     /// The annotation [`ENDS_AT`](crate::contract::ENDS_AT): the end that was announced to the pod's people.
     pub told: Option<String>,
     /// The controller that would recreate the pod.

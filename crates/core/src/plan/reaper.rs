@@ -12,7 +12,7 @@ use super::tenant::{Found, Look};
 use super::{AccountPlan, Action, Reason};
 use crate::contract::exception::ExceptedRule;
 use crate::identity::AccountName;
-use crate::inventory::pods::{Lifetime, ObservedPod};
+use crate::inventory::pods::{Lifetime, ObservedPod, is_late};
 use crate::policy::{ClassLifetimes, PodReaper};
 
 /// Deletions and suspensions that are due but left to later cycles.
@@ -28,8 +28,14 @@ pub struct Waiting {
 pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
     let Some(namespace) = look.tenant.namespace.as_ref() else { return };
     let Some(pods) = look.inventory.pods.get(look.cluster) else { return };
-    let there: Vec<(&str, &ObservedPod)> =
-        pods.of_namespace(namespace.as_str()).filter(|(_, pod)| !pod.deleting).collect();
+    let (ending, there): (Vec<_>, Vec<_>) =
+        pods.of_namespace(namespace.as_str()).partition(|(_, pod)| pod.ends_by.is_some());
+    found.notices.extend(late(&ending, look.now).map(|(name, by)| {
+        format!(
+            "pod {namespace}/{name} should have ended by {by:.0} and may still run: its node does not answer, or waits for \
+             an earlier, longer grace period: restart the kubelet of the node"
+        )
+    }));
     let unreadable: Vec<(&str, &str)> = there
         .iter()
         .filter_map(|(name, pod)| match &pod.lifetime {
@@ -75,6 +81,12 @@ pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
         uid: pod.uid.clone(),
         until,
     }));
+}
+
+/// Returns the deleted pods that run longer than their grace period. Nothing that the API server offers ends them.
+fn late<'p>(ending: &[(&'p str, &'p ObservedPod)], now: Timestamp) -> impl Iterator<Item = (&'p str, Timestamp)> {
+    let running = ending.iter().filter(|(_, pod)| pod.started.is_some() && !pod.finished);
+    running.filter_map(move |(name, pod)| Some((*name, pod.ends_by.filter(|by| is_late(*by, now))?)))
 }
 
 /// Returns when the pod's lifetime is over; `None` if the pod has no end, or did not start. The limits of the class are
@@ -154,7 +166,7 @@ mod tests {
             lifetime: Lifetime::read((lifetime != "-").then_some(lifetime)),
             job: None,
             finished: false,
-            deleting: false,
+            ends_by: None,
             told: None,
             maker: None,
         }
@@ -185,6 +197,16 @@ mod tests {
             None,
             "a pod that did not start has no end"
         );
+    }
+
+    #[test]
+    fn a_deleted_pod_that_runs_a_minute_longer_than_its_grace_period_is_reported() {
+        let reported = |pod: &ObservedPod, now: &str| late(&[("web", pod)], at(now)).count();
+        let web = ObservedPod { ends_by: Some(at("2026-05-01T01:00:30Z")), ..pod("-") };
+        assert_eq!(reported(&web, "2026-05-01T01:01:30Z"), 0);
+        assert_eq!(reported(&web, "2026-05-01T01:01:31Z"), 1);
+        assert_eq!(reported(&ObservedPod { finished: true, ..web.clone() }, "2026-05-02T00:00:00Z"), 0);
+        assert_eq!(reported(&ObservedPod { started: None, ..web }, "2026-05-02T00:00:00Z"), 0);
     }
 
     #[test]

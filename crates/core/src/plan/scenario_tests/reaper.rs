@@ -68,7 +68,7 @@ impl Story {
             lifetime: Lifetime::read((lifetime != "-").then_some(lifetime)),
             job: job.first().map(|job| (*job).to_owned()),
             finished: false,
-            deleting: false,
+            ends_by: None,
             told: None,
             maker: None,
         };

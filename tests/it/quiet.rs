@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -26,7 +26,6 @@ use kube::{Api, Config};
 use serde_json::{Map, Value, json};
 use sqlx::AssertSqlSafe;
 
-use crate::approver_site;
 use crate::world::World;
 
 const DAEMON: &str = "bursar:daemon";
@@ -555,7 +554,10 @@ fn the_daemons_role_grants_exactly_the_rights_that_are_used() {
     let gate = vec!["--feature-gates=WatchList=false".to_owned()];
     let servers = own_servers(&ControlPlaneOptions { api_server_arguments: gate, ..ControlPlaneOptions::default() });
     let manifests = servers.folder().join("verbs/manifests/tool");
-    write_manifests(&manifests);
+    fs::create_dir_all(&manifests).expect("the parent folder is writable");
+    for (kind, name) in [("ConfigMap", "hints"), ("Secret", "registry")] {
+        fs::write(manifests.join(format!("{name}.yaml")), manifest(kind, name)).expect("the folder is writable");
+    }
     let mut world = World::on(servers.clone(), "verbs", "\n[lifecycle]\nretention = \"0s\"\ndelete_after = \"0s\"\n");
     world.clock = ahead;
     with_tokens(&mut world);
@@ -575,7 +577,6 @@ fn the_daemons_role_grants_exactly_the_rights_that_are_used() {
     world.cycle();
     let bindings = world.kubectl(&["get", "clusterrolebinding", "-o", "name"]);
     assert!(bindings.contains("verbs-yan") && !bindings.contains("verbs-zoe"), "{bindings}");
-    let whole = fs::read_to_string(world.config()).expect("the world has a configuration");
     pruned(&mut world);
     archived_and_deleted(&mut world);
     tokens(&mut world);
@@ -590,33 +591,6 @@ fn the_daemons_role_grants_exactly_the_rights_that_are_used() {
     assert!(beyond.is_empty(), "used but not granted: {beyond:#?}");
     let unused: BTreeSet<Right> = granted.difference(&used).cloned().collect();
     assert_eq!(unused, unseen(), "granted but never used, except for rights that an audit log does not show");
-
-    // With an approver, the daemon has the same rights except the two to approve, and needs no others for a
-    // certificate. The approver's administrator gives the role of the whole configuration again.
-    world.stop();
-    fs::write(world.config(), whole).expect("the folder is writable");
-    write_manifests(&manifests);
-    approver_site::install(&world);
-    let _approver = approver_site::start(&world);
-    let mark = world.servers.cluster.audit_mark();
-    settle(&mut world);
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
-    let requests = asked(&world, mark);
-    assert!(requests.iter().any(|it| it.verb == "create" && it.uri.contains("/certificatesigningrequests")));
-    let refused: Vec<&Request> = requests.iter().filter(|it| it.status == 403 && !is_probe(it)).collect();
-    assert!(refused.is_empty(), "{refused:#?}");
-    let approving = [("certificatesigningrequests/approval", "patch"), ("signers", "approve")]
-        .map(|(resource, verb)| -> Right { ("certificates.k8s.io".to_owned(), resource.to_owned(), verb.to_owned()) });
-    let kept: BTreeSet<Right> = granted.difference(&approving.into()).cloned().collect();
-    assert_eq!(self::granted(&world), kept);
-}
-
-fn write_manifests(folder: &Path) {
-    fs::create_dir_all(folder).expect("the parent folder is writable");
-    for (kind, name) in [("ConfigMap", "hints"), ("Secret", "registry")] {
-        fs::write(folder.join(format!("{name}.yaml")), manifest(kind, name)).expect("the folder is writable");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

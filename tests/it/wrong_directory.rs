@@ -196,7 +196,7 @@ fn a_server_and_a_configuration_are_compared_with_those_in_force() {
     let same = diff(&right, &["people", "--server", &twins.right.ldaps_url]);
     assert_eq!((same.0, same.1.contains("no difference")), (Some(0), true), "{}", same.1);
     let (code, said) = diff(&right, &["people", "--server", &twins.wrong.ldaps_url]);
-    assert_eq!((code, said.contains("uidNumber is missing, or hidden from us")), (Some(2), true), "{said}");
+    assert_eq!((code, said.contains("uidNumber is missing, or hidden from Bursar")), (Some(2), true), "{said}");
     assert!(said.lines().filter(|line| line.starts_with("people: - tool ")).count() == 2, "{said}");
     let other = world.folder.join("other.toml");
     let text = fs::read_to_string(&right).expect("the world has a configuration");

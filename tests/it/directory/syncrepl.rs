@@ -306,7 +306,7 @@ async fn ids_that_differ_from_those_of_the_control_are_noticed() {
     slapd.add_ldif(&(person("yan", 2401) + &person("zoe", 2402)));
     let mut followed = follow(&slapd);
     let source = &mut followed.source;
-    (source.tools, source.groups) = (None, None);
+    (source.tools, source.groups, source.sentinels) = (None, None, Vec::new());
     source.users = Some(Preset::Toolforge.tree(AccountKind::User, &format!("ou=people,{base}")));
     source.attributes.id = "description".to_owned();
     let same = async || {

@@ -1,7 +1,6 @@
 //! Reads of a real domain controller, and a cycle from there to a kubeconfig.
 
 mod cycle;
-mod forest;
 mod incremental;
 mod members;
 mod numbers;

@@ -10,7 +10,7 @@ use foldhash::{HashMap, HashSet};
 
 use super::Memory;
 use super::members::{Named, called_formerly, is_recent, role};
-use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
+use crate::identity::{AccountKind, AccountName, DirectoryId, Gid, PosixIdentity};
 use crate::ledger::{Account, Lifecycle};
 use crate::snapshot::dn::Dn;
 use crate::snapshot::named::MemberName;
@@ -116,12 +116,12 @@ impl<'a> Memory<'a> {
                 }
             }
             if let (Some(account), Some(entry)) = (doubted, entry.valid) {
+                let name = shown.get(&account.directory_id).and_then(|entry| entry.name).unwrap_or(&account.name);
+                let former = AccountName { kind: account.kind, name: name.to_owned() };
                 let why = format!(
-                    "it has a DN or name that was the one of {} before, and some groups that use it may still mean that \
-                     account: it does not join these groups now; to let it join, name {} in them as it is called now, or \
-                     remove the old value and add it again after the next read",
-                    account.account_name(),
-                    account.account_name()
+                    "it has a DN or name that was the one of {former} before, and some groups that use it may still mean \
+                     that account: it does not join these groups now; to let it join, name {former} in them as it is \
+                     called now, or remove the old value and add it again after the next read"
                 );
                 self.reject(&read.source, entry, why);
             }

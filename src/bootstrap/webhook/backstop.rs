@@ -15,9 +15,8 @@ use super::server_rules::{old_pod_spec, pod_spec, resource, resource_rule, varia
 use super::{labels, server_rules};
 use crate::bootstrap::daemon_admission_policy::by_the_daemon;
 use crate::bootstrap::roles::labels as labels_of_init;
-use crate::contract::{CLASS, SERVICE_ACCOUNT_PREFIX};
+use crate::contract::{CLASS, LONGEST_GRACE, SERVICE_ACCOUNT_PREFIX};
 use crate::execute::evict::TOKEN_SECRET;
-use crate::inventory::pods::LONGEST_GRACE;
 use crate::rules::{Mode, Rules, UidRules};
 
 /// The policies on uid, gid and groups, validating and mutating.

@@ -10,8 +10,7 @@ use serde_json::Value;
 
 use super::value::Json;
 use super::{Decision, Finding, Operation, POD_BYTES, Resolved, Review, Rule, TOO_LARGE, User, decide};
-use crate::contract::SERVICE_ACCOUNT_PREFIX;
-use crate::inventory::pods::LONGEST_GRACE;
+use crate::contract::{LONGEST_GRACE, SERVICE_ACCOUNT_PREFIX};
 use crate::rules::server::{PORT_SYSCTLS, SAFE_SYSCTLS, ServerRule, ServerRules};
 use crate::rules::{Mode, Rules};
 

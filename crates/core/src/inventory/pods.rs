@@ -15,10 +15,6 @@ const SHOWN: usize = 40;
 /// (`terminationGracePeriodSeconds`).
 pub const GRACE: i64 = 30;
 
-/// The longest grace period in seconds that a pod of a tenant, or its deletion, may ask for. A kubelet that has begun to
-/// end a pod waits for the grace period with which it began: a later deletion with a shorter one does not end the pod.
-pub const LONGEST_GRACE: i64 = 300;
-
 /// How long a kubelet may need to report the end of a pod after its grace period.
 const REPORTED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 

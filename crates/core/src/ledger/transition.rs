@@ -172,7 +172,7 @@ impl<'a> Memory<'a> {
         if proves_leaving {
             self.doubt_leavings(read, &mut named, elsewhere);
         }
-        self.doubt_taken_names(read, &known, &present, &mut named);
+        let remarks = self.doubt_taken_names(read, &known, &present, &mut named);
         self.note_gids(read, &mut named);
         let trust = Trust {
             complete,
@@ -207,6 +207,13 @@ impl<'a> Memory<'a> {
                 }
                 Some(account) => self.seen(account, &read.source, &believed, &trust),
                 None => self.new_account(&read.source, &trust.without_misnamed(believed.entry)),
+            }
+        }
+        for (entry, why) in remarks {
+            // An entry that is rejected joins nothing, whatever its names are.
+            let is_same = |other: &RejectedEntry| other.source == read.source && other.dn == entry.dn;
+            if !self.rejected.iter().any(is_same) {
+                self.reject(&read.source, entry, why);
             }
         }
         for rejected in &read.rejected {

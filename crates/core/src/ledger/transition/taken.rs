@@ -68,17 +68,19 @@ fn has_gid(posix: Option<&PosixIdentity>, gid: Gid) -> bool {
 
 impl<'a> Memory<'a> {
     /// Withholds the memberships and gids that an entry would gain only because it has the former DN or name of another
-    /// account: that account had them, and the groups do not name it in another way. It keeps them meanwhile.
-    pub(super) fn doubt_taken_names(
-        &mut self,
-        read: &SourceRead,
+    /// account: that account had them, and the groups do not name it in another way. It keeps them meanwhile. Returns what to
+    /// say of such entries.
+    pub(super) fn doubt_taken_names<'r>(
+        &self,
+        read: &'r SourceRead,
         known: &[Option<&'a Account>],
         present: &HashSet<&DirectoryId>,
         named: &mut Named,
-    ) {
+    ) -> Vec<(&'r Entry, String)> {
+        let mut remarks = Vec::new();
         let formers = self.formers(read, known, present);
         if formers.is_empty() {
-            return;
+            return remarks;
         }
         let (holders, gains) = self.gains(read, known);
         let shown = shown(read);
@@ -123,9 +125,10 @@ impl<'a> Memory<'a> {
                      that account: it does not join these groups now; to let it join, name {former} in them as it is \
                      called now, or remove the old value and add it again after the next read"
                 );
-                self.reject(&read.source, entry, why);
+                remarks.push((entry, why));
             }
         }
+        remarks
     }
 
     /// Returns the DNs and names that accounts of the source no longer have, and that groups may still use for them.

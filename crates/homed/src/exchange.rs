@@ -343,8 +343,8 @@ impl Directory<'_> {
         };
         // If the disk is full, the lock stays empty, and works all the same.
         let _ = rustix::io::write(&file, content);
-        let made = fs::fstat(&file).map_err(|errno| self.failed("fstat", name, errno))?;
-        Ok(Some((file, made)))
+        let found = fs::fstat(&file).map_err(|errno| self.failed("fstat", name, errno))?;
+        Ok(Some((file, found)))
     }
 
     /// Removes the lock `found` of a file, which may be a folder too, if it still has this name.

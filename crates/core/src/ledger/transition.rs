@@ -209,13 +209,7 @@ impl<'a> Memory<'a> {
                 None => self.new_account(&read.source, &trust.without_misnamed(believed.entry)),
             }
         }
-        for (entry, why) in remarks {
-            // An entry that is rejected joins nothing, whatever its names are.
-            let is_same = |other: &RejectedEntry| other.source == read.source && other.dn == entry.dn;
-            if !self.rejected.iter().any(is_same) {
-                self.reject(&read.source, entry, why);
-            }
-        }
+        self.remark(&read.source, remarks);
         for rejected in &read.rejected {
             self.rejected.insert(rejected.clone());
             let Some(id) = &rejected.id else { continue };

@@ -131,6 +131,16 @@ impl<'a> Memory<'a> {
         remarks
     }
 
+    /// Records what [`Self::doubt_taken_names`] returned, after all other rejections.
+    pub(super) fn remark(&mut self, source: &str, remarks: Vec<(&Entry, String)>) {
+        for (entry, why) in remarks {
+            // An entry that is rejected joins nothing, whatever its names are.
+            if !self.rejected.iter().any(|other| other.source == source && other.dn == entry.dn) {
+                self.reject(source, entry, why);
+            }
+        }
+    }
+
     /// Returns the DNs and names that accounts of the source no longer have, and that groups may still use for them.
     fn formers(
         &self,
@@ -194,7 +204,9 @@ impl<'a> Memory<'a> {
         let (mut holders, mut gains) = (Vec::new(), BTreeMap::<&DirectoryId, Gain>::new());
         let mut note = |id, known: Option<&'r Account>, new: Vec<&'r DirectoryId>, names| {
             if !new.is_empty() {
-                new.into_iter().for_each(|member| gains.entry(member).or_default().holders.push(holders.len()));
+                for member in new {
+                    gains.entry(member).or_default().holders.push(holders.len());
+                }
                 holders.push(Holder { id, known, names });
             }
         };

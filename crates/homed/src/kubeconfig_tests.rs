@@ -412,7 +412,8 @@ proptest! {
         let newline = if text.contains("\r\n") { "\r\n" } else { "\n" };
         let indent = " ".repeat(places[0].find(PLACE).unwrap_or_default());
         let ours = |entry: &str| {
-            let entry: String = entry.lines().map(|line| format!("{indent}{line}{newline}")).collect();
+            let entry: Vec<String> = entry.lines().map(|line| format!("{indent}{line}{newline}")).collect();
+            let entry = entry.concat();
             let place = place.index(places.len());
             let mut number = 0;
             let lines = text.split_inclusive('\n').map(|line| {
@@ -482,7 +483,9 @@ fn any_text_with_places() -> impl Strategy<Value = String> {
                 _ => format!("-\n{inner}\"name\": !!str m{number}{note}\n{inner}x: [ a,\n{inner}  b ]\n{gap}").replacen('-', dash.trim_end(), 1),
             };
             text.push_str(&item);
-            text.push_str(&format!("{}{PLACE}\n", " ".repeat(deep)));
+            text += &" ".repeat(deep);
+            text += PLACE;
+            text.push('\n');
         }
         format!("\n{}{PLACE}\n{text}", " ".repeat(deep))
     });

@@ -3,16 +3,17 @@
 use serde_json::{Value, json};
 
 use super::{BOUND_BY_OTHERS, Done, REFUSED, TenantExecution};
+use crate::desired::DesiredHome;
 use crate::execute::credential::{Delivering, deliver};
 use crate::execute::{ClusterEffects, StepError, home, idle, level, reap, refusal, workloads};
-use crate::identity::NamespaceName;
+use crate::identity::{HostName, NamespaceName};
 use crate::inventory::HomeFinding;
 use crate::kinds::ObjectKey;
 use crate::ledger::StoppedWorkload;
 use crate::ledger::change::Change;
 use crate::ledger::idle::Idleness;
 use crate::plan::credential::next_look;
-use crate::plan::{Action, Reason};
+use crate::plan::{Action, Expected, Reason};
 
 /// The maximum number of searches for workloads. Another search is needed if a workload was replaced while it was
 /// stopped.
@@ -113,25 +114,34 @@ impl TenantExecution<'_> {
                 self.in_home(Some(&effects.face), action, done).await
             }
             Action::InspectKubeconfig { host, home, expected, .. } => {
-                let place = (home, self.mount(host, home));
-                let (found, mount) =
-                    home::inspect(&self.effects.homes, self.cluster, &effects.face, place, expected).await?;
-                let key = self.key(host);
-                let mut is_undone = false;
-                if let Some(delivery) = self.run.ledger.deliveries.get(&key) {
-                    is_undone = next_look(delivery).is_some() && matches!(found, HomeFinding::Broken { .. });
-                    let checked = home::checked(delivery, home, (&found, mount), self.run.now);
-                    done.changes.push(Change::Delivery(key, Some(checked)));
-                }
-                let (what, why) = match found {
-                    HomeFinding::AsDelivered => return Ok(()),
-                    HomeFinding::Broken { why } => ("kubeconfig broken", why),
-                    HomeFinding::Repaired { why } => ("kubeconfig written again", why),
-                };
-                done.events.push(self.event(what, why, json!({"home": home.home})));
-                if is_undone { Err(StepError::Overwritten { file: home.file() }) } else { Ok(()) }
+                self.inspect_kubeconfig(effects, (host, home), expected, done).await
             }
         }
+    }
+
+    async fn inspect_kubeconfig(
+        &self,
+        effects: &ClusterEffects,
+        (host, home): (&HostName, &DesiredHome),
+        expected: &Expected,
+        done: &mut Done,
+    ) -> Result<(), StepError> {
+        let place = (home, self.mount(host, home));
+        let (found, mount) = home::inspect(&self.effects.homes, self.cluster, &effects.face, place, expected).await?;
+        let key = self.key(host);
+        let mut is_undone = false;
+        if let Some(delivery) = self.run.ledger.deliveries.get(&key) {
+            is_undone = next_look(delivery).is_some() && matches!(found, HomeFinding::Broken { .. });
+            let checked = home::checked(delivery, home, (&found, mount), self.run.now);
+            done.changes.push(Change::Delivery(key, Some(checked)));
+        }
+        let (what, why) = match found {
+            HomeFinding::AsDelivered => return Ok(()),
+            HomeFinding::Broken { why } => ("kubeconfig broken", why),
+            HomeFinding::Repaired { why } => ("kubeconfig written again", why),
+        };
+        done.events.push(self.event(what, why, json!({"home": home.home})));
+        if is_undone { Err(StepError::Overwritten { file: home.file() }) } else { Ok(()) }
     }
 
     async fn stop_workloads(

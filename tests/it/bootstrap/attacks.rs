@@ -65,8 +65,8 @@ fn kubectl(arguments: &[&str]) -> (Vec<String>, String) {
 }
 
 /// A merge patch, which kubectl cannot send to a subresource without reading it first.
-fn merge(path: &str, patch: &Value) -> (Vec<String>, String) {
-    (vec![MERGE.to_owned(), path.to_owned()], patch.to_string())
+fn merge(path: &str, change: &Value) -> (Vec<String>, String) {
+    (vec![MERGE.to_owned(), path.to_owned()], change.to_string())
 }
 
 /// An apply with a field manager that is not the daemon's.

@@ -60,7 +60,9 @@ impl Cell {
         });
         for (group, members) in [("crew", vec![&foo]), ("rest", vec![&stays]), ("algebra", vec![&foo, &stays])] {
             let group = world.add(AccountKind::Group, group, None);
-            members.into_iter().for_each(|member| world.join(&group, member));
+            for member in members {
+                world.join(&group, member);
+            }
         }
         let classes = &mut world.policy.classes;
         let tool = classes.get_mut("tool").expect("the policy has this class");

@@ -52,7 +52,9 @@ fn changes_of_the_directory_are_carried_out_without_a_schedule() {
 
 #[test]
 fn work_that_hangs_delays_neither_a_change_in_the_directory_nor_an_order() {
-    let world = persistent("hurry");
+    let mut world = persistent("hurry");
+    // On a busy machine, the calls of kubectl below may take longer than the default.
+    world.configure("[homes]\n", "[homes]\ndeadline = \"60s\"\n");
     for (uid, tool) in (62_921..).zip(["disabled", "revoked"]) {
         world.tool(tool, uid, &[]);
     }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::configurations::of_tenants;
 use super::server_rules::{old_pod_spec, pod_spec, resource, resource_rule, variable};
 use super::{labels, server_rules};
+use crate::admission::existing;
 use crate::bootstrap::daemon_admission_policy::by_the_daemon;
 use crate::bootstrap::roles::labels as labels_of_init;
 use crate::contract::{CLASS, LONGEST_GRACE, SERVICE_ACCOUNT_PREFIX};
@@ -31,7 +32,7 @@ pub const TOKENS: &str = "bursar-tokens";
 /// The policy against pods that cannot be deleted.
 pub const SIZE: &str = "bursar-size";
 /// The policy against grace periods of more than [`LONGEST_GRACE`] seconds.
-pub const GRACE: &str = "bursar-grace";
+pub const GRACE: &str = existing::GRACE;
 pub const POLICIES: [&str; 6] = [UID, GROUPS, ESCALATION, TOKENS, SIZE, GRACE];
 /// The policies that apply to every class.
 const OF_EVERY_CLASS: [&str; 3] = [TOKENS, SIZE, GRACE];
@@ -381,15 +382,13 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
             _ => true,
         };
         for (mode, action) in ACTIONS {
-            let meets = |rules: &UidRules| match policy {
-                TOKENS | SIZE | GRACE => false,
-                _ => rules.mode == mode && is_for(rules),
-            };
+            let is_of_every_class = OF_EVERY_CLASS.contains(&policy);
+            let meets = |rules: &UidRules| !is_of_every_class && rules.mode == mode && is_for(rules);
             let classes = rules.classes.iter().filter(|(_, class)| meets(&class.uid));
             let classes: Vec<&String> = classes.map(|(name, _)| name).collect();
             let name = format!("{policy}-{}", mode.as_str());
             let mut matched = matching(&classes);
-            if OF_EVERY_CLASS.contains(&policy) && mode == Mode::Enforce {
+            if is_of_every_class && mode == Mode::Enforce {
                 // This also matches namespaces of classes that the rules do not know yet.
                 matched["namespaceSelector"] = of_tenants();
             }

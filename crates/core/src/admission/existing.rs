@@ -71,7 +71,7 @@ pub struct Broken {
 pub const LACKS: &str = "filled in";
 
 /// The API server's policy on grace periods.
-const GRACE: &str = "bursar-grace";
+pub const GRACE: &str = "bursar-grace";
 
 /// Judges an object by the rules of the webhook. `resolved` is the tenant of its namespace.
 #[must_use]

@@ -51,19 +51,17 @@ pub(super) fn merged(path: &Path, text: &str, environment: &BTreeMap<String, Str
         if let Some(why) = why.as_ref().filter(|_| !is_new) {
             return Err(format!("{variable}: {why}"));
         }
-        let has_bracket = parts.iter().any(|part| part.contains(['[', ']', '.']));
-        if why.is_some() || has_bracket {
-            warnings.push(sets_nothing(variable));
-            continue;
-        }
-        let set = builder.clone().set_override(key_of(&parts), value.as_str());
-        match set.ok().filter(|_| !is_within_a_value(&parts, &of_file)) {
+        // Such characters have a meaning in the keys of the library.
+        let is_plain = parts.iter().all(|part| !part.contains(['[', ']', '.']));
+        let is_key = why.is_none() && is_plain && !is_within_a_value(&parts, &of_file);
+        let set = is_key.then(|| builder.clone().set_override(key_of(&parts), value.as_str()));
+        match set.and_then(Result::ok) {
             Some(set) => {
                 builder = set;
                 used.push((parts, variable));
             }
             None => {
-                warnings.push(sets_nothing(variable));
+                warnings.push(format!("{variable}: sets no key; for example BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT"));
             }
         }
     }
@@ -141,29 +139,20 @@ fn beneath<'v>(tree: &'v Value, parts: &[String]) -> Option<&'v Value> {
     })
 }
 
-fn sets_nothing(variable: &str) -> String {
-    format!("{variable}: sets no key; for example BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT")
-}
-
 /// Returns an error if `parts` name something else than an item of a list, or an item of which an item before it is
 /// neither in the file nor in the environment. That item would be empty and miss every key.
 fn gap(parts: &[String], of_file: &Value, environment: &BTreeMap<String, String>) -> Option<String> {
     parts.iter().enumerate().find_map(|(place, part)| {
         let list = &parts[..place];
         let items = match beneath(of_file, list) {
-            Some(Value::Array(items)) => items.len(),
+            Some(Value::Array(items)) => Some(items.len()),
             Some(_) => return None,
-            None => 0,
+            None => None,
         };
         let Ok(index) = part.parse::<usize>() else {
-            let first = [list, &["0".to_owned()]].concat();
-            return beneath(of_file, list).is_some_and(Value::is_array).then(|| {
-                format!(
-                    "{} is a list, and {part:?} is no number of an item; the first is {}",
-                    key_of(list),
-                    key_of(&first)
-                )
-            });
+            items?;
+            let list = key_of(list);
+            return Some(format!("{list} is a list, and {part:?} is no number of an item; the first is {list}[0]"));
         };
         let is_set = |index: usize| {
             let mut others = environment.keys().filter_map(|variable| parts_of(variable));
@@ -171,7 +160,7 @@ fn gap(parts: &[String], of_file: &Value, environment: &BTreeMap<String, String>
                 other.starts_with(list) && other.get(place).is_some_and(|part| part.parse::<usize>() == Ok(index))
             })
         };
-        let absent = (items..index).find(|index| !is_set(*index))?;
+        let absent = (items.unwrap_or(0)..index).find(|index| !is_set(*index))?;
         Some(format!("{} has no item {absent}, so item {index} cannot be set; the first is item 0", key_of(list)))
     })
 }

@@ -1,5 +1,6 @@
 //! Prints answers: tables for people, JSON for programs, and progress if standard error is a terminal.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -173,14 +174,16 @@ pub(super) fn folded(line: &str, width: Option<usize>) -> String {
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value)?;
     // JSON allows these characters, but a terminal would execute some of them.
-    let is_control = |character: char| matches!(character, '\u{7f}'..='\u{9f}');
-    let escaped = text.split_inclusive(is_control).map(|part| match part.chars().next_back() {
-        Some(last) if is_control(last) => {
-            format!("{}\\u{:04x}", part.trim_end_matches(last), u32::from(last))
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\u{7f}'..='\u{9f}' => {
+                let _ = write!(escaped, "\\u{:04x}", u32::from(character));
+            }
+            other => escaped.push(other),
         }
-        _ => part.to_owned(),
-    });
-    raw(&escaped.collect::<String>());
+    }
+    raw(&escaped);
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use crate::control::client::ControlClient;
 use crate::errors::chain;
 use crate::ledger::LedgerState;
 use crate::settings::{Settings, SettingsErrors, control_socket};
-use crate::store::{FILE, ReadStore, Temporary, backup};
+use crate::store::{FILE, ReadStore, Temporary, backup, has_content};
 
 /// The first bytes of a SQLite file (sqlite.org/fileformat.html).
 const SQLITE: &[u8] = b"SQLite format 3\0";
@@ -135,11 +135,11 @@ pub(super) async fn ledger_of(settings: &Settings) -> Result<LedgerState, Failur
 
 /// Opens a ledger that the configuration names, or a packed one.
 async fn opened(path: &Path) -> Result<ReadStore, Failure> {
-    let is_packed = backup::is_packed(path).and_then(|is_packed| match std::fs::metadata(path)?.len() {
-        // A file without content is what remains of a lost ledger.
-        0 => Err(ErrorKind::NotFound.into()),
-        _ => Ok(is_packed),
-    });
+    let is_packed = match has_content(path) {
+        Ok(true) => backup::is_packed(path),
+        Ok(false) => Err(ErrorKind::NotFound.into()),
+        Err(error) => Err(error),
+    };
     let is_packed = is_packed.map_err(|error| {
         let (exit, why) = match error.kind() {
             ErrorKind::NotFound => (

@@ -15,7 +15,7 @@ use crate::orders::request::{OrderRequest, Trigger};
 use crate::runtime::ledger::write_down;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::settings::Settings;
-use crate::store::Store;
+use crate::store::{Store, has_content};
 use crate::telemetry::Metrics;
 use crate::{cycle, daemon};
 
@@ -41,7 +41,7 @@ pub(super) async fn cycle(settings: Settings) -> Result<CycleReport, Failure> {
 pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequest]) -> Result<OrderAnswer, Failure> {
     act(settings)?;
     let ledger = settings.ledger();
-    if std::fs::metadata(&ledger).map_or(true, |found| found.len() == 0) {
+    if !has_content(&ledger).unwrap_or(false) {
         // If the ledger was lost, a new empty one in its place would look like the right one.
         let text = format!(
             "{}: there is no ledger, and so no account; the first cycle creates it; run: bursar sync --once. If the ledger was \

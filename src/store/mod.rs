@@ -202,6 +202,11 @@ impl From<MigrateError> for StoreError {
     }
 }
 
+/// Whether the file has content. One without content is what remains of a lost ledger.
+pub fn has_content(ledger: &Path) -> io::Result<bool> {
+    Ok(fs::metadata(ledger)?.len() > 0)
+}
+
 /// Opens the file for writing, checks it, and migrates it to the schema of this version.
 async fn writable(path: &Path) -> Result<SqliteConnection, StoreError> {
     let mut connection = disk::connect(path).await.map_err(damaged)?;

@@ -29,7 +29,7 @@ use crate::errors::chain;
 use crate::identity::AccountKind;
 use crate::observed::prometheus;
 use crate::plan::unknown::Unknown;
-use crate::plan::wording::entries;
+use crate::plan::wording::counted_entries;
 use crate::settings::{self, Egress, Names, Settings};
 use crate::snapshot::{Completeness, SourceRead, Way};
 use crate::store::ReadStore;
@@ -86,7 +86,7 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
         }
         findings.extend(untold(&sources, read));
         findings.extend(undated(&sources, read));
-        let count = entries(read.entries.len() as u64);
+        let count = counted_entries(read.entries.len() as u64);
         let numbers = read.numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
         findings.push(match &read.completeness {
             Completeness::Complete => {

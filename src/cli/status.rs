@@ -16,7 +16,7 @@ use crate::control::api::{
 use crate::control::client::ClientError;
 use crate::daemon;
 use crate::ledger::{SourceState, Unresolved, UnresolvedIn};
-use crate::plan::wording::entries;
+use crate::plan::wording::counted_entries;
 use crate::report;
 use crate::snapshot::{Comparison, Completeness, Way};
 use crate::store::backup;
@@ -92,9 +92,7 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
         )
     }));
     lines.extend(sources.iter().map(|(name, state)| source(name, state)));
-    lines.extend(
-        reading.iter().map(|(name, entries)| format!("source {name}: a read is in progress: {entries} entries")),
-    );
+    lines.extend(reading.iter().map(|(name, count)| under_way(name, *count)));
     lines.extend(clusters.iter().flat_map(|(name, cluster)| of_cluster(name, cluster, now)));
     lines.extend(realm.iter().flat_map(of_realm));
     lines.extend(missing.iter().map(ToString::to_string));
@@ -203,6 +201,10 @@ fn of_realm(realm: &RealmStatus) -> Vec<String> {
     lines
 }
 
+fn under_way(source: &str, received: u64) -> String {
+    format!("source {source}: a read is in progress: {}", counted_entries(received))
+}
+
 fn source(name: &str, state: &SourceState) -> String {
     let answered = match &state.completeness {
         Completeness::Complete => "complete".to_owned(),
@@ -222,7 +224,7 @@ fn source(name: &str, state: &SourceState) -> String {
     });
     let mut text = format!(
         "source {name} ({server}): {answered}; {}{numbers}, read {:.0}{way}{}",
-        entries(state.entries),
+        counted_entries(state.entries),
         state.read_at,
         repaired.unwrap_or_default()
     );

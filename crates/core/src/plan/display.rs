@@ -23,7 +23,7 @@ use super::realm::RealmPlan;
 use super::realm::guard::{ApprovedRealmPlan, ROLES, USERS};
 use super::reaper::Waiting;
 use super::revocation::RevocationProgress;
-use super::wording::{counted, entries as counted_entries, number};
+use super::wording::{counted, counted_entries, number};
 use super::{AccountPlan, Action, Notice, Plan};
 use crate::desired::{Regeneration, Transition};
 use crate::identity::AccountName;

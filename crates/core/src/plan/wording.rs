@@ -4,7 +4,7 @@ use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 
 /// Returns a number of directory entries, such as `1 entry`.
 #[must_use]
-pub fn entries(count: u64) -> String {
+pub fn counted_entries(count: u64) -> String {
     if count == 1 { "1 entry".to_owned() } else { format!("{} entries", number(count)) }
 }
 

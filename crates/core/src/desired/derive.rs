@@ -317,7 +317,7 @@ impl<'a> World<'a> {
             orders: self.orders.get(&account.id).cloned().unwrap_or_default(),
             idle: self.idle(&account.id, &tenants),
             awaited: used.is_some_and(|used| self.now.duration_since(*used).abs() < AWAITED),
-            asked: used.copied().filter(|used| *used <= self.now),
+            asked: self.ledger.asked(&account.id, self.now),
             tenants,
             granted: self.granted(account, &taken.now),
             taken,

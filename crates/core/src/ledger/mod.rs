@@ -235,6 +235,12 @@ impl LedgerState {
         self.orders.iter().any(|order| order.what.is_of_reads()) || self.marks.values().any(|mark| mark.accepted)
     }
 
+    /// Returns the time of the last request for the account, unless a wrong clock set it to a time after `now`.
+    #[must_use]
+    pub fn asked(&self, account: &AccountId, now: Timestamp) -> Option<Timestamp> {
+        self.last_use.get(account).copied().filter(|used| *used <= now)
+    }
+
     /// Returns the tenants of an account, sorted by cluster.
     pub fn tenants_of<'a>(&'a self, account: &'a AccountId) -> impl Iterator<Item = (&'a ClusterName, &'a Tenant)> {
         let from = (account.clone(), ClusterName::default());

@@ -32,7 +32,7 @@ pub fn count(ledger: &LedgerState, inventory: &Inventory, rules: &NamespaceReape
         let after = match (used, before) {
             (Used::Now, None) => return None,
             (Used::Now, Some(_)) => None,
-            (Used::Until(last), Some(before)) if last.max(asked(ledger, place, now)) <= Some(before.since) => {
+            (Used::Until(last), Some(before)) if last.max(ledger.asked(&place.0, now)) <= Some(before.since) => {
                 Some(counted(before, rules, now)?)
             }
             (Used::Until(_), _) => {
@@ -79,11 +79,6 @@ fn used(
         last = last.max(Some(pod.created));
     }
     Some(Used::Until(last))
-}
-
-/// Returns the time of the last request for the account, unless a wrong clock set it to a time after `now`.
-fn asked(ledger: &LedgerState, place: &(AccountId, ClusterName), now: Timestamp) -> Option<Timestamp> {
-    ledger.last_use.get(&place.0).copied().filter(|used| *used <= now)
 }
 
 /// Returns the idle time after this look; `None` if it need not be recorded yet.

@@ -68,8 +68,8 @@ fn has_gid(posix: Option<&PosixIdentity>, gid: Gid) -> bool {
 
 impl<'a> Memory<'a> {
     /// Withholds the memberships and gids that an entry would gain only because it has the former DN or name of another
-    /// account: that account had them, and the groups do not name it in another way. It keeps them meanwhile. Returns what to
-    /// say of such entries.
+    /// account: that account had them, and the groups do not name it in another way. It keeps them meanwhile. Returns a
+    /// remark for each such entry.
     pub(super) fn doubt_taken_names<'r>(
         &self,
         read: &'r SourceRead,
@@ -77,11 +77,14 @@ impl<'a> Memory<'a> {
         present: &HashSet<&DirectoryId>,
         named: &mut Named,
     ) -> Vec<(&'r Entry, String)> {
-        let mut remarks = Vec::new();
+        if !read.labels.stale_dns && !read.labels.stale_names {
+            return Vec::new();
+        }
         let formers = self.formers(read, known, present);
         if formers.is_empty() {
-            return remarks;
+            return Vec::new();
         }
+        let mut remarks = Vec::new();
         let (holders, gains) = self.gains(read, known);
         let shown = shown(read);
         for (id, gain) in gains {

@@ -164,8 +164,8 @@ impl Cache {
         self.writing.remove(key).unwrap_or(false)
     }
 
-    /// Whether a change comes from somebody else. While Bursar writes the object, the change is only noted, and the end
-    /// of the write reports it.
+    /// Whether a change comes from somebody else. While Bursar writes the object, the change is only noted, and
+    /// [`Self::write_ends`] reports it.
     fn is_news_of_others(&mut self, key: &ObjectKey) -> bool {
         match self.writing.get_mut(key) {
             Some(heard) => {

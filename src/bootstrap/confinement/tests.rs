@@ -1,3 +1,5 @@
+//! Tests which differences of the confinement are reported, and what can make the host an administrator.
+
 use std::collections::BTreeSet;
 
 use super::difference::REVISION;

@@ -1,3 +1,5 @@
+//! Tests when a mark in a cluster stops a process, and when it must not.
+
 use tokio_util::sync::CancellationToken;
 
 use super::generations::KnownGenerations;

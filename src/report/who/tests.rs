@@ -1,3 +1,5 @@
+//! Tests how a text from a log is recognized, and which accounts and hosts it leads to.
+
 use jiff::SignedDuration;
 
 use super::*;

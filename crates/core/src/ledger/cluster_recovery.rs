@@ -75,8 +75,8 @@ impl Facts {
         self.doubts.extend(doubts);
     }
 
-    /// Returns the facts without those that name a generation which no ledger with the counter `last` has reached. Each
-    /// of these is a doubt.
+    /// Returns the facts without those that name a generation which no ledger with the counter `last` has reached. It
+    /// records a doubt for each of them.
     fn plausible(&self, last: u64) -> Self {
         let Self { clusters, tenancies, bound, marks, marked_uids, doubts } = self.clone();
         let mut facts = Self { clusters, marked_uids, doubts, ..Self::default() };

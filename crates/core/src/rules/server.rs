@@ -53,8 +53,7 @@ pub struct ServerRules {
     /// `admission.services`: types of Services (`NodePort`), and `externalIPs`.
     pub services: ServerRule,
     /// `admission.scheduling`: `priority NAME`, `runtime NAME`, `scheduler NAME`, `toleration KEY`, `nodeName` and
-    /// `schedulingGroup`. If
-    /// the class has no list of a kind, the name is [`ANY`].
+    /// `schedulingGroup`. If the class has no list of a kind, the name is [`ANY`].
     pub scheduling: ServerRule,
     /// `admission.sysctls`: names of sysctls in addition to the safe ones.
     pub sysctls: ServerRule,

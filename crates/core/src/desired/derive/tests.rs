@@ -1,3 +1,5 @@
+//! Tests the derived state of single accounts.
+
 use super::*;
 use crate::desired::Transition;
 use crate::ledger::{Lifecycle, Suspension};

@@ -1,3 +1,5 @@
+//! Tests in the model when credentials are delivered, proved, inspected and removed, and in which order.
+
 use std::time::Duration;
 
 use bursar_protocol::Grant;

@@ -1,3 +1,5 @@
+//! Tests the limits of bodies, and what an answer of the webhook contains.
+
 use bursar_core::admission::decision::PatchOperation;
 use serde_json::json;
 

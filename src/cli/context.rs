@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -133,11 +133,15 @@ pub(super) async fn ledger_of(settings: &Settings) -> Result<LedgerState, Failur
     Ok(opened(&settings.ledger()).await?.up_to_date().await?.state().await?)
 }
 
+/// What a command says about a ledger's file without content.
+pub(super) const WITHOUT_CONTENT: &str = "the file is empty, so the ledger was lost; move the file aside, then run: bursar \
+    ledger restore FILE, or bursar ledger rebuild";
+
 /// Opens a ledger that the configuration names, or a packed one.
 async fn opened(path: &Path) -> Result<ReadStore, Failure> {
     let is_packed = match has_content(path) {
         Ok(true) => backup::is_packed(path),
-        Ok(false) => Err(ErrorKind::NotFound.into()),
+        Ok(false) => Err(io::Error::other(WITHOUT_CONTENT)),
         Err(error) => Err(error),
     };
     let is_packed = is_packed.map_err(|error| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::context::{become_bursar, may_act};
+use super::context::{WITHOUT_CONTENT, become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use crate::bootstrap::SEAL_KEY;
 use crate::control::api::{CycleReport, OrderAnswer, PlanAnswer};
@@ -41,14 +41,17 @@ pub(super) async fn cycle(settings: Settings) -> Result<CycleReport, Failure> {
 pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequest]) -> Result<OrderAnswer, Failure> {
     act(settings)?;
     let ledger = settings.ledger();
-    if !has_content(&ledger).unwrap_or(false) {
-        // If the ledger was lost, a new empty one in its place would look like the right one.
-        let text = format!(
-            "{}: there is no ledger, and so no account; the first cycle creates it; run: bursar sync --once. If the ledger was \
-             lost, run: bursar ledger restore FILE, or bursar ledger rebuild",
-            ledger.display()
-        );
-        return Err(Failure::new(Exit::Failed, text));
+    // If the ledger was lost, a new empty one in its place would look like the right one.
+    let missing = match has_content(&ledger) {
+        Ok(true) => None,
+        Ok(false) => Some(WITHOUT_CONTENT),
+        Err(_) => Some(
+            "there is no ledger, and so no account; the first cycle creates it; run: bursar sync --once. If the ledger was lost, \
+             run: bursar ledger restore FILE, or bursar ledger rebuild",
+        ),
+    };
+    if let Some(why) = missing {
+        return Err(Failure::new(Exit::Failed, format!("{}: {why}", ledger.display())));
     }
     let (mut store, lock) = Store::open(&settings.state_dir).await.map_err(RuntimeError::from)?;
     let answer = write_down(&mut store, &lock, &settings.policy, actor, orders, daemon::now())

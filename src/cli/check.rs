@@ -10,6 +10,7 @@ use serde_json::json;
 use super::context::{Context, become_bursar};
 use super::exit::{Exit, Failure};
 use super::output;
+use crate::contract::LONGEST_GRACE;
 use crate::desired::quota::{DEFAULTS, traps};
 use crate::ledger::LedgerState;
 use crate::policy::{Class, Policy};
@@ -140,7 +141,20 @@ fn warnings(policy: &Policy) -> Vec<String> {
     let volumes = classes.clone().flat_map(volumes);
     let opened = classes.clone().filter_map(opened);
     let escalation = classes.clone().filter(may_escalate).map(escalation);
-    escalation.chain(volumes).chain(opened).chain(classes.filter_map(trap)).collect()
+    let grace = classes.clone().filter_map(long_grace);
+    escalation.chain(volumes).chain(opened).chain(grace).chain(classes.filter_map(trap)).collect()
+}
+
+/// Warns about a class whose pods may go on for long after their end.
+fn long_grace(class: &Class) -> Option<String> {
+    let longest = class.admission.server.longest_grace;
+    (longest > LONGEST_GRACE).then(|| {
+        format!(
+            "class.{}.admission.max_grace_period: a pod whose deletion has begun may go on for {longest} s after its account was \
+             suspended or removed; allow only what the operators of the class need",
+            class.name
+        )
+    })
 }
 
 /// Warns about a class that lets people write network policies in adopted namespaces. Policies add up, so a policy of
@@ -247,6 +261,18 @@ mod tests {
         };
         assert_eq!((said("isolated", "bursar-tenant"), said("open", "edit")), (String::new(), String::new()));
         assert!(said("isolated", "edit").starts_with("class.profile.network: if role edit lets people write"));
+    }
+
+    #[test]
+    fn a_warning_names_a_class_with_long_grace_periods() {
+        let mut policy = policy();
+        let class = policy.classes.get_mut("student").expect("the sample has this class");
+        class.admission.server.longest_grace = 7 * 24 * 60 * 60;
+        let said = warnings(&policy);
+        assert!(
+            matches!(&*said, [one] if one.starts_with("class.student.admission.max_grace_period: ") && one.contains("for 604800 s ")),
+            "{said:?}"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Reads `[class.NAME.admission]`: a mode for each rule, and what the rule allows.
+//! Reads `[class.NAME.admission]`: a mode for each rule, what the rule allows, and limits.
 
 use std::time::Duration;
 
@@ -11,14 +11,26 @@ use crate::identity::AccountKind;
 use crate::policy::{Admission, Class, ClassLifetimes, PodSecurity, Reapers, VolumeRule};
 use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Lifetimes, Mode, UidRules};
 
-const RULES: [&str; 11] =
-    ["uid", "host", "images", "hosts", "volumes", "claims", "lifetime", "services", "scheduling", "sysctls", "ingress"];
+const KEYS: [&str; 12] = [
+    "uid",
+    "host",
+    "images",
+    "hosts",
+    "volumes",
+    "claims",
+    "lifetime",
+    "services",
+    "scheduling",
+    "sysctls",
+    "ingress",
+    "max_grace_period",
+];
 const MODES: [(&str, Mode); 4] =
     [("enforce", Mode::Enforce), ("warn", Mode::Warn), ("audit", Mode::Audit), ("off", Mode::Off)];
 
 /// Reads the table. Missing keys have the values of [`Admission::default`].
 pub(super) fn admission(table: &Table<'_>, kind: AccountKind, has_uids: bool) -> Admission {
-    table.only(&RULES);
+    table.only(&KEYS);
     let default = Admission::default();
     let claims = claims(table);
     let (lifetime, lifetimes, lifetime_warning) = lifetime(table, default.lifetime);

@@ -32,7 +32,7 @@ const STRANGE: [&str; 15] = [
 /// Rules that the API server can evaluate without knowing the owner of a namespace.
 const RULES: [&str; 7] = ["hosts", "volumes", "claims", "services", "scheduling", "sysctls", "ingress"];
 /// Rules that need the seal of a tenant's namespace, or the webhook.
-const OF_TENANTS: [&str; 4] = ["uid", "host", "images", "lifetime"];
+const OF_TENANTS: [&str; 5] = ["uid", "host", "images", "lifetime", "max_grace_period"];
 
 /// Reads what the class adopts.
 pub(super) fn adopts(table: &Table<'_>) -> Option<Adopts> {

@@ -1,9 +1,11 @@
 //! Reads the rules of `[class.NAME.admission]` that the API server evaluates itself.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::admission::rule;
 use super::table::Table;
+use crate::contract::LONGEST_GRACE;
 use crate::rules::Mode;
 use crate::rules::server::{ANY, HostField, ServerRule, ServerRules};
 
@@ -20,6 +22,9 @@ const SCHEDULING: [(&str, &str); 4] = [
 const SWITCHES: [(&str, &str); 2] = [("node_name", "nodeName"), ("scheduling_group", "schedulingGroup")];
 const INGRESS: [(&str, &str); 2] = [("classes", "ingress"), ("gateway_classes", "gateway")];
 
+/// `terminationGracePeriodSeconds` of a pod that does not name it.
+const LEAST_GRACE: u64 = 30;
+
 /// Reads the rules. `claims` is the mode of the rule `claims`, which also applies to storage classes.
 pub(super) fn server_rules(table: &Table<'_>, claims: Mode) -> ServerRules {
     ServerRules {
@@ -29,7 +34,18 @@ pub(super) fn server_rules(table: &Table<'_>, claims: Mode) -> ServerRules {
         ingress: ingress(table),
         storage: storage(table, claims),
         host_fields: host_fields(table),
+        longest_grace: longest_grace(table),
     }
+}
+
+/// Reads `max_grace_period`.
+fn longest_grace(table: &Table<'_>) -> i64 {
+    const KEY: &str = "max_grace_period";
+    let seconds = table.duration(KEY, Duration::from_secs(LONGEST_GRACE.unsigned_abs())).as_secs();
+    if seconds < LEAST_GRACE && !table.is_wrong(KEY) {
+        table.wrong(KEY, "is less than 30s, which Kubernetes gives to every pod that names no grace period");
+    }
+    seconds.cast_signed()
 }
 
 fn services(table: &Table<'_>) -> ServerRule {

@@ -841,6 +841,10 @@ fn errors_in_admission_rules_have_examples() {
         "uid = { privilege_escalation = true }",
         r#"uid.privilege_escalation: Pod Security "restricted" refuses it anyway; remove it, or set pod_security = "baseline""#,
     );
+    told(
+        "max_grace_period = \"29s\"",
+        "max_grace_period: is less than 30s, which Kubernetes gives to every pod that names no grace period",
+    );
     told(r#"volumes = { inject = "init" }"#, r#"volumes.inject: "init" is none of: none, containers, all"#);
     told("hosts = { alow = [] }", "hosts.alow: there is no such key; did you mean allow?");
     assert!(class_error(r#"admission = { volumes = { allow = ["x:y"] } }"#)[0].contains(r#""x:y" is not a volume"#));

@@ -11,12 +11,11 @@
 use serde_json::{Value, json};
 
 use super::configurations::of_tenants;
-use super::server_rules::{old_pod_spec, pod_spec, resource, resource_rule, variable};
 use super::{labels, server_rules};
 use crate::admission::existing;
 use crate::bootstrap::daemon_admission_policy::by_the_daemon;
 use crate::bootstrap::roles::labels as labels_of_init;
-use crate::contract::{CLASS, LONGEST_GRACE, SERVICE_ACCOUNT_PREFIX};
+use crate::contract::{CLASS, SERVICE_ACCOUNT_PREFIX};
 use crate::execute::evict::TOKEN_SECRET;
 use crate::rules::{Mode, Rules, UidRules};
 
@@ -31,7 +30,7 @@ pub const ESCALATION: &str = "bursar-escalation";
 pub const TOKENS: &str = "bursar-tokens";
 /// The policy against pods that cannot be deleted.
 pub const SIZE: &str = "bursar-size";
-/// The policy against grace periods of more than [`LONGEST_GRACE`] seconds.
+/// The policy against long grace periods ([`super::grace`]).
 pub const GRACE: &str = existing::GRACE;
 pub const POLICIES: [&str; 6] = [UID, GROUPS, ESCALATION, TOKENS, SIZE, GRACE];
 /// The policies that apply to every class.
@@ -44,7 +43,8 @@ pub(super) const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 /// The modes of bindings, with the API server's names for them.
 pub(super) const ACTIONS: [(Mode, &str); 3] = [(Mode::Enforce, "Deny"), (Mode::Warn, "Warn"), (Mode::Audit, "Audit")];
 
-pub(in crate::bootstrap) fn validating() -> [Value; 6] {
+/// The validating policies, without [`GRACE`], which depends on the configuration.
+pub(in crate::bootstrap) fn validating() -> [Value; 5] {
     let uid = policy("ValidatingAdmissionPolicy", UID, &PODS_AND_EPHEMERAL, json!({"validations": uid_validations()}));
     let escalation = policy("ValidatingAdmissionPolicy", ESCALATION, &PODS_AND_EPHEMERAL, {
         json!({"validations": escalation_validations()})
@@ -58,7 +58,7 @@ pub(in crate::bootstrap) fn validating() -> [Value; 6] {
                         supplementalGroupsPolicy to Strict",
         }]})
     });
-    [uid, groups, escalation, tokens(), size(), grace()]
+    [uid, groups, escalation, tokens(), size()]
 }
 
 fn tokens() -> Value {
@@ -138,67 +138,6 @@ fn size() -> Value {
     policy
 }
 
-/// Limits how long pods, and deletions and evictions of pods, may ask to go on. The grace period of a pod cannot be
-/// changed, so updates of pods are not checked. A template is checked if the update changes it.
-fn grace() -> Value {
-    let same = |field: &str| format!("(variables.updates && variables.spec.?{field} == variables.old.?{field})");
-    let period = |of: &str| format!("{of}.?terminationGracePeriodSeconds.orValue(0) <= {LONGEST_GRACE}");
-    let probes = |list: &str| {
-        let probe = |probe: &str| period(&format!("c.?{probe}"));
-        let each = format!("{} && {}", probe("livenessProbe"), probe("startupProbe"));
-        format!("({} || variables.spec.?{list}.orValue([]).all(c, {each}))", same(list))
-    };
-    let ends = "request.operation == 'DELETE' || has(request.subResource)";
-    let asked = |options: &str| format!("{options}.?gracePeriodSeconds.orValue(0) <= {LONGEST_GRACE}");
-    let least = format!("{LONGEST_GRACE} or less");
-    let validations = json!([
-        {
-            "expression": format!("{ends} || {} || {}", same("terminationGracePeriodSeconds"), period("variables.spec")),
-            "message": format!("the pod could go on for too long after its end: set terminationGracePeriodSeconds to {least}"),
-        },
-        {
-            "expression": format!("{ends} || ({} && {})", probes("containers"), probes("initContainers")),
-            "message": format!(
-                "a container could go on for too long after its end: set terminationGracePeriodSeconds of its probes to {least}"
-            ),
-        },
-        {
-            // The API server writes the period of the pod itself into the options of a deletion that names none, so a pod
-            // that is older than this policy may keep its period. Otherwise its controller could not delete it.
-            "expression": format!(
-                "request.operation != 'DELETE' || {} || request.options.gracePeriodSeconds <= \
-                 dyn(oldObject).spec.?terminationGracePeriodSeconds.orValue(0)",
-                asked("request.?options")
-            ),
-            "message": format!("the pod could go on for too long after its deletion: set gracePeriodSeconds to {least}"),
-        },
-        {
-            "expression": format!("!has(request.subResource) || {}", asked("dyn(object).?deleteOptions")),
-            "message": format!("the pod could go on for too long: set gracePeriodSeconds of deleteOptions to {least}"),
-        },
-    ]);
-    let of = |group: &str, resources: &[&str], operations: &[&str]| {
-        let mut rule = resource_rule(group, resources);
-        rule["operations"] = json!(operations);
-        rule
-    };
-    let mut policy = policy("ValidatingAdmissionPolicy", GRACE, &[], json!({"validations": validations}));
-    policy["spec"]["matchConstraints"]["resourceRules"] = json!([
-        of("", &["pods"], &["CREATE", "DELETE"]),
-        of("", &["pods/eviction"], &["CREATE"]),
-        resource_rule("", &["replicationcontrollers"]),
-        resource_rule("apps", &["deployments", "replicasets", "statefulsets", "daemonsets"]),
-        resource_rule("batch", &["jobs", "cronjobs"]),
-    ]);
-    policy["spec"]["variables"] = json!([
-        variable("resource", resource()),
-        variable("updates", "request.operation == 'UPDATE'"),
-        variable("spec", pod_spec("object")),
-        variable("old", old_pod_spec()),
-    ]);
-    policy
-}
-
 fn without_variables(policy: &mut Value) {
     if let Some(spec) = policy["spec"].as_object_mut() {
         spec.remove("variables");
@@ -260,7 +199,7 @@ fn no_escalation() -> Value {
     )}})
 }
 
-fn policy(kind: &str, name: &str, resources: &[&str], rest: Value) -> Value {
+pub(super) fn policy(kind: &str, name: &str, resources: &[&str], rest: Value) -> Value {
     let rules: Vec<Value> = resources
         .iter()
         .map(|resource| {

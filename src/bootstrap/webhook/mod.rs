@@ -12,6 +12,7 @@ pub mod audit;
 mod authority;
 pub mod backstop;
 pub mod configurations;
+mod grace;
 mod install;
 mod keep;
 mod manifests;

@@ -13,10 +13,11 @@ use serde_json::{Value, json};
 use super::adopted_rules::Adopting;
 use super::backstop::{ACTIONS, API_VERSION, Binding, binding};
 use super::configurations::of_tenants;
+use super::grace;
 use crate::bootstrap::daemon_admission_policy::by_the_daemon;
 use crate::bootstrap::roles::labels as labels_of_init;
 use crate::contract::{CLASS, GID, UID};
-use crate::desired::server_rules::{AUTOSCALED, data, host_fields, names, of_unknown, unchosen};
+use crate::desired::server_rules::{AUTOSCALED, data, grace_periods, host_fields, names, of_unknown, unchosen};
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
@@ -57,6 +58,8 @@ pub struct Given {
     pub otherwise: BTreeMap<Mode, BTreeMap<String, String>>,
     /// Fields with hosts in further kinds, of all classes.
     pub host_fields: BTreeSet<HostField>,
+    /// The longest grace period in seconds, by class, if it is not the default.
+    pub grace_periods: BTreeMap<String, i64>,
     /// Groups that may change our objects.
     pub exempt: Vec<String>,
     /// Classes that adopt namespaces.
@@ -73,6 +76,7 @@ impl Given {
             classes: names(policy, cluster, ledger),
             otherwise: ACTIONS.iter().map(|(mode, _)| (*mode, of_unknown(*mode, unchosen))).collect(),
             host_fields: host_fields(policy, cluster),
+            grace_periods: grace_periods(policy, cluster, ledger),
             exempt: policy.exempt.clone(),
             adopting: Adopting::of(policy, cluster),
         }
@@ -93,13 +97,15 @@ pub fn bindings() -> Vec<Binding> {
     bindings.into()
 }
 
+/// Returns the policies that depend on the configuration: one for each mode, and the one on grace periods.
 #[must_use]
 pub fn policies(given: &Given) -> Vec<Value> {
-    ACTIONS.iter().map(|(mode, _)| policy(*mode, given)).collect()
+    let of_modes = ACTIONS.iter().map(|(mode, _)| policy(*mode, given));
+    of_modes.chain([grace::policy(&given.grace_periods)]).collect()
 }
 
 fn policy(mode: Mode, given: &Given) -> Value {
-    let Given { data, classes, otherwise, host_fields: fields, exempt, adopting: _ } = given;
+    let Given { data, classes, otherwise, host_fields: fields, grace_periods: _, exempt, adopting: _ } = given;
     let nothing = BTreeMap::new();
     let of_mode = |words: &BTreeMap<Mode, BTreeMap<String, String>>| literal(words.get(&mode).unwrap_or(&nothing));
     // No class has the name `-`. This entry gives an otherwise empty list its type.
@@ -582,7 +588,7 @@ mod tests {
         let field =
             HostField::parse("gateways.networking.istio.io", "spec.servers[].hosts[]").expect("the text names a field");
         let given = Given { host_fields: BTreeSet::from([field]), ..Given::default() };
-        for policy in policies(&given) {
+        for policy in &policies(&given)[..ACTIONS.len()] {
             let validations = policy["spec"]["validations"].as_array().expect("the policy has validations");
             let by_name = |rule: &&Value| {
                 let expression = rule["expression"].to_string();
@@ -606,7 +612,7 @@ mod tests {
                 .expect("the policy has this variable");
             found["expression"].as_str().expect("the value is a text").to_owned()
         };
-        let [enforce, warn, _] = &policies(&given)[..] else { panic!("each mode has one policy") };
+        let [enforce, warn, ..] = &policies(&given)[..] else { panic!("each mode has one policy") };
         let known = "variables.class in ['-', 'tool'] ? {'': ''}";
         assert_eq!(expression(enforce), format!("{known} : {{'': '', 'services': ''}}"));
         assert_eq!(expression(warn), format!("{known} : {{'': ''}}"));
@@ -621,7 +627,7 @@ mod tests {
     #[test]
     fn each_mode_has_a_policy_and_a_binding_of_the_same_name() {
         let named = |manifest: &Value| manifest["metadata"]["name"].as_str().map(str::to_owned);
-        let policies: Vec<_> = policies(&Given::default()).iter().filter_map(named).collect();
+        let policies: Vec<_> = policies(&Given::default())[..ACTIONS.len()].iter().filter_map(named).collect();
         let bindings: Vec<_> = bindings().into_iter().map(|binding| binding.name).collect();
         assert_eq!(
             (&policies[..], &bindings[..]),

@@ -85,6 +85,8 @@ fn toleration(fields: Value) -> Value {
 
 /// Ten years in seconds.
 const YEARS: i64 = 315_360_000;
+/// `max_grace_period` of class `shop`, in seconds.
+const SHOP_GRACE: i64 = 604_800;
 
 fn grace(seconds: i64) -> Value {
     json!({"terminationGracePeriodSeconds": seconds})
@@ -183,6 +185,7 @@ fn attacks() -> Vec<(Value, &'static str)> {
         attacks.extend(pods(namespace, fields).into_iter().map(|object| (object, text)));
     };
     of_pods(TOOL, grace(YEARS), "set terminationGracePeriodSeconds to 300 or less");
+    of_pods(SHOP, grace(SHOP_GRACE + 1), "set terminationGracePeriodSeconds to 604800 or less");
     for (list, probe) in
         [("containers", "livenessProbe"), ("containers", "startupProbe"), ("initContainers", "livenessProbe")]
     {
@@ -242,6 +245,8 @@ fn ordinary() -> Vec<Value> {
     ];
     let mut of_pods = |namespace: &str, fields: Value| ordinary.extend(pods(namespace, fields));
     of_pods(TOOL, grace(300));
+    of_pods(SHOP, grace(SHOP_GRACE));
+    of_pods(SHOP, probed("containers", "startupProbe", SHOP_GRACE));
     of_pods(TOOL, probed("containers", "livenessProbe", 300));
     of_pods(SHOP, json!({"schedulingGroup": {"podGroupName": "x"}}));
     of_pods(TOOL, json!({"priorityClassName": "urgent", "schedulerName": "mine", "runtimeClassName": "kata"}));

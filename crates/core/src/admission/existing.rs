@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::value::Json;
 use super::{Decision, Finding, Operation, POD_BYTES, Resolved, Review, Rule, TOO_LARGE, User, decide};
-use crate::contract::{LONGEST_GRACE, SERVICE_ACCOUNT_PREFIX};
+use crate::contract::SERVICE_ACCOUNT_PREFIX;
 use crate::rules::server::{PORT_SYSCTLS, SAFE_SYSCTLS, ServerRule, ServerRules};
 use crate::rules::{Mode, Rules};
 
@@ -156,7 +156,8 @@ pub fn by_server(server: &ServerRules, unchosen: Mode, kind: JudgedKind, object:
         }
     };
     if let Some(spec) = pod_spec(kind, object) {
-        judge(GRACE, &ServerRule { mode: Some(Mode::Enforce), ..ServerRule::default() }, grace(spec));
+        let rule = ServerRule { mode: Some(Mode::Enforce), ..ServerRule::default() };
+        judge(GRACE, &rule, grace(spec, server.longest_grace));
         judge("scheduling", &server.scheduling, scheduling(&server.scheduling, spec, kind.resource == "pods"));
         judge("sysctls", &server.sysctls, sysctls(&server.sysctls, spec));
     }
@@ -195,12 +196,12 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-fn grace(spec: &Value) -> Vec<String> {
+fn grace(spec: &Value, most: i64) -> Vec<String> {
     let lists = ["containers", "initContainers"].into_iter().flat_map(|containers| list(&spec[containers]));
     let probes = lists.flat_map(|container| [&container["livenessProbe"], &container["startupProbe"]]);
     let period = |of: &Value| of["terminationGracePeriodSeconds"].as_i64().unwrap_or_default();
     let longest = probes.chain([spec]).map(period).max().unwrap_or_default();
-    let problem = (longest > LONGEST_GRACE).then(|| format!("it may go on for {longest} s after its end"));
+    let problem = (longest > most).then(|| format!("it may go on for {longest} s after its end"));
     problem.into_iter().collect()
 }
 
@@ -350,11 +351,11 @@ mod tests {
 
     #[test]
     fn grace_periods_and_scheduling_groups_are_found() {
-        let server = ServerRules::default();
+        let server = ServerRules { longest_grace: 400, ..ServerRules::default() };
         let deployments = kind("apps", "deployments");
         let of = |spec: Value| broken(&server, deployments, &template(&spec));
-        assert_eq!(of(json!({"terminationGracePeriodSeconds": LONGEST_GRACE})), []);
-        let long = json!({"terminationGracePeriodSeconds": LONGEST_GRACE + 1});
+        assert_eq!(of(json!({"terminationGracePeriodSeconds": 400})), []);
+        let long = json!({"terminationGracePeriodSeconds": 401});
         assert_eq!(of(long.clone()), [(GRACE, Mode::Enforce)]);
         for list in ["containers", "initContainers"] {
             assert_eq!(of(json!({list: [{"livenessProbe": long}]})), [(GRACE, Mode::Enforce)], "{list}");

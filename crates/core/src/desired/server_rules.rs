@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::class::former_classes;
+use crate::contract::LONGEST_GRACE;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::{AdoptedAdmission, Class, Policy};
@@ -29,19 +30,27 @@ pub fn data(
     cluster: &ClusterName,
     (ledger, unchosen): (&LedgerState, Mode),
 ) -> [(Mode, BTreeMap<String, String>); 3] {
-    let former = former_classes(ledger, policy, cluster);
+    let named: Vec<_> = all(policy, cluster, ledger).collect();
     MODES.map(|mode| {
-        let named = classes(policy, cluster).map(|class| (class.name.as_str(), class));
-        let named = named.chain(former.iter().map(|(name, class)| (name.as_str(), *class)));
-        (mode, named.flat_map(|(name, class)| of_class(name, class, mode, unchosen)).collect())
+        let words = named.iter().flat_map(|(name, class)| of_class(name, class, mode, unchosen));
+        (mode, words.collect())
     })
 }
 
 /// Returns the names of the classes that [`data`] is about, whether or not they have a rule in some mode.
 #[must_use]
 pub fn names(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> BTreeSet<String> {
-    let present = classes(policy, cluster).map(|class| class.name.clone());
-    present.chain(former_classes(ledger, policy, cluster).into_keys()).collect()
+    all(policy, cluster, ledger).map(|(name, _)| name).collect()
+}
+
+/// Returns the classes by the names that namespaces can carry: their own names, and those of former classes.
+fn all<'p>(
+    policy: &'p Policy,
+    cluster: &'p ClusterName,
+    ledger: &LedgerState,
+) -> impl Iterator<Item = (String, &'p Class)> + use<'p> {
+    let present = classes(policy, cluster).map(|class| (class.name.clone(), class));
+    present.chain(former_classes(ledger, policy, cluster))
 }
 
 /// Returns the words, by rule, for a class that [`data`] does not include: those of a class without any `admission`
@@ -57,6 +66,13 @@ pub fn of_unknown(mode: Mode, unchosen: Mode) -> BTreeMap<String, String> {
 #[must_use]
 pub fn host_fields(policy: &Policy, cluster: &ClusterName) -> BTreeSet<HostField> {
     classes(policy, cluster).flat_map(|class| class.admission.server.host_fields.iter().cloned()).collect()
+}
+
+/// Returns the longest grace period in seconds, by class, of the classes with a limit other than [`LONGEST_GRACE`].
+#[must_use]
+pub fn grace_periods(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> BTreeMap<String, i64> {
+    let limits = all(policy, cluster, ledger).map(|(name, class)| (name, class.admission.server.longest_grace));
+    limits.filter(|(_, longest)| *longest != LONGEST_GRACE).collect()
 }
 
 /// Returns the rules for which no administrator chose a mode, such as `class.tool.admission.services`.

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::Mode;
+use crate::contract::LONGEST_GRACE;
 
 macro_rules! unprivileged_port {
     () => {
@@ -65,6 +66,8 @@ pub struct ServerRules {
     /// Fields with host names, in kinds other than Ingress and `HTTPRoute`. The mode of `admission.hosts` applies to
     /// them.
     pub host_fields: BTreeSet<HostField>,
+    /// `admission.max_grace_period`: the longest grace period that a pod or its deletion may ask for, in seconds.
+    pub longest_grace: i64,
 }
 
 impl Default for ServerRules {
@@ -77,6 +80,7 @@ impl Default for ServerRules {
             ingress: ServerRule { mode: Some(Mode::Off), allow: any(&["ingress", "gateway"]) },
             storage: ServerRule { mode: Some(Mode::Off), allow: BTreeSet::new() },
             host_fields: BTreeSet::new(),
+            longest_grace: LONGEST_GRACE,
         }
     }
 }

@@ -16,7 +16,7 @@ use super::record::{
     SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UNKNOWN_CERTIFICATE, USED_UID, UidRow, UnknownRow,
     UseRow, UsedUidRow, doubt_key,
 };
-use super::table::{Rows, Table, row};
+use super::table::{Rows, Table, arrays, row};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, Certificate, CredentialKey, LedgerState, Spent, StoppedWorkload};
@@ -67,8 +67,9 @@ impl Batch {
         batch
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "each caller makes the row for this call")]
     fn set(&mut self, table: &'static Table, row: serde_json::Value, keep: bool) {
-        self.rows.entry(table.name).or_insert_with(|| Rows::of(table)).set(row, keep);
+        self.rows.entry(table.name).or_insert_with(|| Rows::of(table)).set(&row, keep);
     }
 
     fn replace(&mut self, table: &'static Table, rows: impl Iterator<Item = serde_json::Value>) {
@@ -230,18 +231,17 @@ async fn mark_newest(
     newest: BTreeMap<CredentialKey, Option<DigestText>>,
 ) -> sqlx::Result<()> {
     let row_of = |(key, fingerprint): (&CredentialKey, &Option<DigestText>)| {
-        json!([key.account, key.cluster, fingerprint, key.host])
+        json!([key.account, key.cluster, fingerprint, key.host]).to_string().into_boxed_str()
     };
     let rows: Vec<_> = newest.iter().map(row_of).collect();
-    if rows.is_empty() {
-        return Ok(());
+    for array in arrays(&rows) {
+        sqlx::query(
+            "UPDATE certificate SET newest = fingerprint IS given.value ->> 2 FROM json_each(?1) AS given
+             WHERE account_id = given.value ->> 0 AND cluster = given.value ->> 1 AND host = given.value ->> 3",
+        )
+        .bind(array)
+        .execute(&mut *connection)
+        .await?;
     }
-    sqlx::query(
-        "UPDATE certificate SET newest = fingerprint IS given.value ->> 2 FROM json_each(?1) AS given
-         WHERE account_id = given.value ->> 0 AND cluster = given.value ->> 1 AND host = given.value ->> 3",
-    )
-    .bind(row(&rows).to_string())
-    .execute(connection)
-    .await
-    .map(drop)
+    Ok(())
 }

@@ -58,12 +58,13 @@ pub fn all(ledger: &LedgerState, policy: &Policy, clusters: &BTreeMap<String, Cl
         Some(look.begun(account, "resume", None, places))
     });
     let mut all: Vec<Unfinished> = orders.chain(suspended).chain(revoked).chain(sealed).collect();
+    let mut known: BTreeSet<AccountName> = all.iter().map(|known| known.account.clone()).collect();
     let begun = ledger.failures.iter().filter(|(_, failure)| failure.is_begun() || failure.is_of_removal());
     for ((id, cluster), _) in begun {
         let Some(account) = ledger.accounts.get(id).filter(|account| account.state == Lifecycle::Suspended) else {
             continue;
         };
-        if !all.iter().any(|known| known.account == account.account_name()) {
+        if known.insert(account.account_name()) {
             all.push(look.begun(account, "suspend", ordered(account), &BTreeSet::from([cluster.0.as_str()])));
         }
     }
@@ -234,8 +235,8 @@ impl Look<'_> {
     }
 
     fn failing(&self, account: &Account, cluster: &str) -> Option<String> {
-        let failures = self.ledger.failures.iter().filter(|((id, _), _)| *id == account.id);
-        let (_, failure) = failures.into_iter().find(|((_, at), failure)| at.0 == cluster && failure.attempts > 0)?;
+        let failure = self.ledger.failures.get(&(account.id.clone(), ClusterName(cluster.into())));
+        let failure = failure.filter(|failure| failure.attempts > 0)?;
         Some(format!("{} in {cluster}: {} (again at {:.0})", failure.step, failure.reason, failure.next_try))
     }
 }

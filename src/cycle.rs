@@ -137,12 +137,12 @@ pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, 
         Some(at) => Some(look_ahead(readings.with(ledger.state()), at, work).await), // pure
         None => None,
     };
-    let Evolved { known, plan, approved, refusals, after, .. } = &evolved;
+    let Evolved { known, plan, approved, refusals, .. } = &evolved;
     let mut preview = Preview::of(known, plan, approved, refusals);
     let is_same_realm = ask.other.as_ref().is_none_or(|other| other.realm == settings.realm);
     let followed = match realm {
         // the realm: read
-        Some(realm) if is_same_realm => Some(realm.preview(after, &readings.policy.limits, now).await),
+        Some(realm) if is_same_realm => Some(realm.preview(&evolved.after(), &readings.policy.limits, now).await),
         _ => None,
     };
     if let Some(followed) = &followed {
@@ -271,10 +271,11 @@ struct Decided {
 async fn decide(ledger: &mut Ledger, planner: &mut Planner, readings: Readings<'_>) -> Result<Decided, StoreError> {
     let now = readings.now;
     let evolved = evolve(readings.with(ledger.state()), planner);
-    let Evolved { seen, known, plan, approved, refusals, intended, after } = evolved;
+    let Evolved { seen, known, plan, approved, refusals, intended } = evolved;
     // These values are dropped first, because a write copies every map that they still share with the ledger.
-    drop((readings, known, after));
+    drop((readings, known));
     ledger.write(&seen.changes, &seen.events, now).await?;
+    drop(seen);
     ledger.write(&intended.changes, &intended.events, now).await?;
     Ok(Decided { plan, approved, refusals, events: intended.events })
 }

@@ -181,7 +181,7 @@ async fn write_events(
         let id = head.0 + 1;
         let hash = chain::hash(&head.1, id, &at, event);
         let previous = std::mem::replace(head, (id, hash.clone())).1;
-        let detail = event.detail.to_string();
+        let detail = event.detail.text();
         let row = json!({"id": id, "at": at, "event": event, "detail": detail, "previous": previous, "hash": hash});
         row.to_string().into_boxed_str()
     });

@@ -222,7 +222,7 @@ impl Story {
                     recorder.store(changes, Vec::new()).await.expect("the record is stored");
                     executed.push((account.account.clone(), action.clone()));
                 }
-                let places = account.settles.iter().filter(|(cluster, _)| answering.contains(*cluster));
+                let places = account.settles.iter().filter(|(cluster, _)| answering.contains(cluster));
                 let done = places.flat_map(|(cluster, own)| {
                     let over = Change::Failure(account.id.clone(), cluster.clone(), None);
                     [over, Change::Settled(account.id.clone(), cluster.clone(), own.clone())]

@@ -248,7 +248,7 @@ impl World {
             });
             self.fail_in_homes(account, &before);
             for action in account.steps() {
-                if let Some(own) = account.settles.get(action.cluster()) {
+                if let Some((_, own)) = account.settles.iter().find(|(cluster, _)| cluster == action.cluster()) {
                     let place = (account.id.clone(), action.cluster().clone());
                     self.ledger.settled.insert(place, own.clone());
                 }

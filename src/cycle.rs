@@ -50,7 +50,8 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
 
     let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
     let readings = Readings { heard, inventory, policy: &settings.policy, sealer, now };
-    let decided = decide(ledger, planner, readings).await?; // pure; ledger: two transactions
+    let mut decided = decide(ledger, planner, readings).await?; // pure; ledger: two transactions
+    decided.plan.accounts = Vec::new(); // only its counts and findings are needed from here on
     ledger.may_mark(clusters.marked()).await?; // ledger: before a mark is raised
     clusters.reserve(&Reserved::of(ledger.state(), &settings.policy)); // clusters: the mark, if it must be raised
     let clock = ledger.clock();

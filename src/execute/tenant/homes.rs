@@ -115,13 +115,13 @@ impl TenantExecution<'_> {
     ) -> Result<(), StepError> {
         match action {
             Action::RemoveKubeconfig { host, home, unrecorded, notice, reason, .. } => {
-                let places = (home, unrecorded.as_deref());
+                let places = (&**home, unrecorded.as_deref());
                 self.remove_kubeconfig(face, (host, places, reason), notice.as_deref(), done).await
             }
             Action::SshKeys { home, keys, digest, reason, .. } => {
                 let before = self.run.ledger.ssh_deliveries.get(&self.account.id);
                 let mount = home::known_mount(self.run.ledger, before, &home.home);
-                let (changed, mount) = match home::ssh_keys(&self.effects.homes, (home, mount), keys).await {
+                let (changed, mount) = match home::ssh_keys(&self.effects.homes, (&**home, mount), keys).await {
                     // The keys in the account's new home must not wait for a former home that no longer exists.
                     Err(error) if *reason == Some(Reason::Orphaned) && error.misses(home) => (false, None),
                     answer => answer?,

@@ -357,7 +357,7 @@ impl World {
                 vec![Change::Archive(file.clone(), archive)]
             }
             Action::DeleteNamespace { cluster, namespace, uid, archived, .. } => {
-                let archive = archived.as_ref().map(|(_, archive)| archive.generation);
+                let archive = archived.as_deref().map(|(_, archive)| archive.generation);
                 assert_eq!(archive, Some(account.generation), "{namespace} is deleted with an archive of its own");
                 self.delete_namespace(&ObjectKey::namespace(cluster, namespace), uid);
                 Vec::new()

@@ -20,9 +20,9 @@ use crate::store::backup::Backup;
 const SOFT_STOP: Duration = Duration::from_mins(1);
 /// If no step of a cycle ends for this long, the cycle hangs. The deadline of every request is far shorter.
 const HANGS: Duration = Duration::from_mins(10);
-/// How long a change in a directory, or a person at a login, may have to wait for a cycle. If each of them cut the
-/// cycle short at once, no cycle would finish while many arrive.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a change in a directory, or a person at a login, may have to wait for a cycle. Most cycles end within this
+/// time. `Inbox::was_cut` lets cycles finish while many changes arrive.
+const PATIENCE: Duration = Duration::from_millis(200);
 /// The number of requests that may wait for the end of a cycle. Users without the right to read may have only half as
 /// many connections open, so their requests reach this limit only if callers have gone away.
 const WAITING_REQUESTS: usize = 64;

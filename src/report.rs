@@ -73,9 +73,9 @@ pub fn status(
     clusters: BTreeMap<String, ClusterStatus>,
     last_cycle: Option<CycleReport>,
 ) -> Status {
-    let mut accounts: BTreeMap<String, u64> = BTreeMap::new();
+    let mut accounts: BTreeMap<&str, u64> = BTreeMap::new();
     for account in ledger.accounts.values() {
-        *accounts.entry(account.state.as_str().to_owned()).or_default() += 1;
+        *accounts.entry(account.state.as_str()).or_default() += 1;
     }
     Status {
         site: site.to_owned(),
@@ -84,7 +84,7 @@ pub fn status(
         unfinished: unfinished::all(ledger, policy, &clusters),
         clusters,
         last_cycle,
-        accounts,
+        accounts: accounts.into_iter().map(|(state, count)| (state.to_owned(), count)).collect(),
         rejected: ledger.rejected.iter().cloned().collect(),
         missing: Missing::of(ledger),
         unowned: Unowned::of(ledger),

@@ -49,10 +49,12 @@ pub fn all(ledger: &LedgerState, policy: &Policy, clusters: &BTreeMap<String, Cl
     let orders = ledger.orders.iter().filter(is_shown);
     let orders = orders.filter_map(|order| look.written(order));
     let suspended = left.bound.iter().filter_map(|(id, places)| look.bound(ledger.accounts.get(id)?, places));
-    let revoked = ledger.accounts.values().filter(|it| !left.bound.contains_key(&it.id)).filter_map(|account| {
-        let places: Places<'_> = ledger.being_revoked_in(&account.id).map(|cluster| cluster.0.as_str()).collect();
-        (!places.is_empty()).then(|| look.begun(account, "revoke", None, &places))
-    });
+    let mut revoking: BTreeMap<&AccountId, (&Account, Places<'_>)> = BTreeMap::new();
+    for (account, cluster) in ledger.outdated().filter(|(account, _)| !left.bound.contains_key(&account.id)) {
+        let (_, places) = revoking.entry(&account.id).or_insert_with(|| (account, Places::new()));
+        places.insert(&cluster.0);
+    }
+    let revoked = revoking.values().map(|(account, places)| look.begun(account, "revoke", None, places));
     let sealed = left.sealed.iter().filter_map(|(id, places)| {
         let account = ledger.accounts.get(id)?;
         Some(look.begun(account, "resume", None, places))
@@ -141,6 +143,11 @@ impl<'a> Left<'a> {
         };
         let mut left = Self::default();
         for (key, record) in &ledger.objects {
+            let is_access = key.kind.stage() == Stage::Access;
+            // Most objects are of neither kind, and to look up all their accounts would take long.
+            if !is_access && !stops_pods(key) {
+                continue;
+            }
             let owner = ledger.accounts.get(&record.account);
             let cluster = key.cluster.0.as_str();
             let add = |to: &mut BTreeMap<AccountId, Places<'a>>| {
@@ -151,7 +158,7 @@ impl<'a> Left<'a> {
                 Some(Lifecycle::Active) if stops_pods(key) && owner.is_some_and(|it| serves(it, &key.cluster)) => {
                     add(&mut left.sealed);
                 }
-                Some(Lifecycle::Suspended | Lifecycle::Archived) if key.kind.stage() == Stage::Access => {
+                Some(Lifecycle::Suspended | Lifecycle::Archived) if is_access => {
                     add(&mut left.bound);
                 }
                 _ => {}

@@ -16,14 +16,17 @@ use super::record::{
     SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UNKNOWN_CERTIFICATE, USED_UID, UidRow, UnknownRow,
     UseRow, UsedUidRow, doubt_key,
 };
-use super::table::{Rows, Table, arrays, row};
+use super::table::{ROWS_AT_A_TIME, Rows, Table, arrays, row};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, Certificate, CredentialKey, LedgerState, Spent, StoppedWorkload};
 use crate::packed_text::DigestText;
 
 /// The rows of one transaction, table by table.
-pub struct Batch {
+pub struct Batch<'a> {
+    /// The last value of each changed account. Accounts are most of a bootstrap, so their rows are made at the time of
+    /// the write, a part at a time.
+    accounts: BTreeMap<&'a AccountId, &'a Account>,
     rows: BTreeMap<&'static str, Rows>,
     intervals: Intervals,
     /// The fingerprint of the newest certificate of each credential; `None` if it no longer has one.
@@ -36,10 +39,11 @@ pub struct Batch {
     now: Timestamp,
 }
 
-impl Batch {
+impl<'a> Batch<'a> {
     /// Returns the rows that `changes` write to a ledger file that holds `state`.
-    pub fn of(state: &LedgerState, changes: &[Change], now: Timestamp) -> Self {
+    pub fn of(state: &LedgerState, changes: &'a [Change], now: Timestamp) -> Self {
         let mut batch = Self {
+            accounts: BTreeMap::new(),
             rows: BTreeMap::new(),
             intervals: Intervals::default(),
             newest: BTreeMap::new(),
@@ -51,18 +55,16 @@ impl Batch {
         };
         // If `changes` sets an account several times, only the last value is written. Its intervals are computed from
         // the difference between that value and `state`.
-        let mut accounts: BTreeMap<&AccountId, &Account> = BTreeMap::new();
         for change in changes {
             match change {
                 Change::Account(account) => {
-                    accounts.insert(&account.id, account);
+                    batch.accounts.insert(&account.id, account);
                 }
                 other => batch.add(other),
             }
         }
-        for (id, account) in accounts {
-            batch.set(&ACCOUNT, row(&AccountRow::from(account.clone())), true);
-            batch.intervals.add(state.accounts.get(id), account);
+        for (id, account) in &batch.accounts {
+            batch.intervals.add(state.accounts.get(*id), account);
         }
         batch
     }
@@ -205,6 +207,14 @@ impl Batch {
         for table in self.replaced {
             let statement = format!("DELETE FROM {}", table.name);
             sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&mut *connection).await?;
+        }
+        let accounts: Vec<&Account> = self.accounts.into_values().collect();
+        for some in accounts.chunks(ROWS_AT_A_TIME) {
+            let mut rows = Rows::of(&ACCOUNT);
+            for account in some {
+                rows.set(&row(&AccountRow::from(Account::clone(account))), true);
+            }
+            rows.write(connection).await?;
         }
         for (_, rows) in self.rows {
             rows.write(connection).await?;

@@ -95,7 +95,7 @@ impl Store {
 
 async fn write(
     connection: &mut SqliteConnection,
-    batch: Batch,
+    batch: Batch<'_>,
     head: &mut (i64, String),
     events: &[Event],
     now: Timestamp,

@@ -130,7 +130,7 @@ fn event(tool: &Account, action: &str, detail: Value) -> Event {
         reason: "a bench made it up".to_owned(),
         ticket: None,
         plan: None,
-        detail,
+        detail: detail.into(),
     }
 }
 

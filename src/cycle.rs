@@ -50,7 +50,8 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
 
     let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
     let readings = Readings { heard, inventory, policy: &settings.policy, sealer, now };
-    let decided = decide(ledger, planner, readings).await?; // pure; ledger: two transactions
+    let mut decided = decide(ledger, planner, readings).await?; // pure; ledger: two transactions
+    decided.plan.accounts = Vec::new(); // only its counts and findings are needed from here on
     ledger.may_mark(clusters.marked()).await?; // ledger: before a mark is raised
     clusters.reserve(&Reserved::of(ledger.state(), &settings.policy)); // clusters: the mark, if it must be raised
     let clock = ledger.clock();
@@ -137,12 +138,12 @@ pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, 
         Some(at) => Some(look_ahead(readings.with(ledger.state()), at, work).await), // pure
         None => None,
     };
-    let Evolved { known, plan, approved, refusals, after, .. } = &evolved;
+    let Evolved { known, plan, approved, refusals, .. } = &evolved;
     let mut preview = Preview::of(known, plan, approved, refusals);
     let is_same_realm = ask.other.as_ref().is_none_or(|other| other.realm == settings.realm);
     let followed = match realm {
         // the realm: read
-        Some(realm) if is_same_realm => Some(realm.preview(after, &readings.policy.limits, now).await),
+        Some(realm) if is_same_realm => Some(realm.preview(&evolved.after(), &readings.policy.limits, now).await),
         _ => None,
     };
     if let Some(followed) = &followed {
@@ -271,10 +272,11 @@ struct Decided {
 async fn decide(ledger: &mut Ledger, planner: &mut Planner, readings: Readings<'_>) -> Result<Decided, StoreError> {
     let now = readings.now;
     let evolved = evolve(readings.with(ledger.state()), planner);
-    let Evolved { seen, known, plan, approved, refusals, intended, after } = evolved;
+    let Evolved { seen, known, plan, approved, refusals, intended } = evolved;
     // These values are dropped first, because a write copies every map that they still share with the ledger.
-    drop((readings, known, after));
+    drop((readings, known));
     ledger.write(&seen.changes, &seen.events, now).await?;
+    drop(seen);
     ledger.write(&intended.changes, &intended.events, now).await?;
     Ok(Decided { plan, approved, refusals, events: intended.events })
 }

@@ -73,9 +73,9 @@ pub fn status(
     clusters: BTreeMap<String, ClusterStatus>,
     last_cycle: Option<CycleReport>,
 ) -> Status {
-    let mut accounts: BTreeMap<String, u64> = BTreeMap::new();
+    let mut accounts: BTreeMap<&str, u64> = BTreeMap::new();
     for account in ledger.accounts.values() {
-        *accounts.entry(account.state.as_str().to_owned()).or_default() += 1;
+        *accounts.entry(account.state.as_str()).or_default() += 1;
     }
     Status {
         site: site.to_owned(),
@@ -84,7 +84,7 @@ pub fn status(
         unfinished: unfinished::all(ledger, policy, &clusters),
         clusters,
         last_cycle,
-        accounts,
+        accounts: accounts.into_iter().map(|(state, count)| (state.to_owned(), count)).collect(),
         rejected: ledger.rejected.iter().cloned().collect(),
         missing: Missing::of(ledger),
         unowned: Unowned::of(ledger),
@@ -135,10 +135,13 @@ pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::AccountKind;
-    use crate::ledger::change::Change;
+    use crate::identity::{AccountKind, AccountName};
+    use crate::ledger::change::{Change, RefusalRecord};
     use crate::ledger::{Failure, Lifecycle};
+    use crate::plan::OverQuota;
     use crate::plan::testing::{World, prod};
+    use crate::plan::unknown::Unknown;
+    use crate::report::unfinished::Unfinished;
 
     #[test]
     fn the_remaining_time_follows_the_pace_so_far() {
@@ -149,6 +152,51 @@ mod tests {
         let remaining = |changed, left| CycleReport { changed, left, ..report.clone() }.remaining();
         assert_eq!(remaining(1_000, 900).map(|time| time.as_secs()), Some(270));
         assert_eq!((remaining(1_000, 0), remaining(5, 5), remaining(5, 9)), (None, None, None));
+    }
+
+    #[test]
+    fn an_older_row_keeps_few_entries_of_each_list() {
+        let world = World::new();
+        let (plan, (approved, _), now) = (world.plan(), world.guarded(), world.now);
+        let name = |n: u8| AccountName { kind: AccountKind::Tool, name: format!("tool{n}") };
+        let (account, text) = (name(0), || "t".to_owned());
+        let failing = Failing {
+            account: account.clone(),
+            cluster: text(),
+            step: text(),
+            reason: text(),
+            since: now,
+            attempts: 1,
+            next_try: now,
+        };
+        let over = OverQuota {
+            account: account.clone(),
+            cluster: prod(),
+            namespace: text(),
+            resource: text(),
+            amount: text(),
+            used: text(),
+        };
+        let unknown = Unknown { cluster: prod(), object: text(), what: text() };
+        let unfinished =
+            Unfinished { account: account.clone(), what: text(), by: None, waits_for: Vec::new(), refused: false };
+        let (accounts, parts) = (vec![account; 30], vec![text(); 30]);
+        let report = CycleReport {
+            failing: vec![failing; 30],
+            over_quota: vec![over; 30],
+            unknown: vec![unknown; 30],
+            unfinished: vec![unfinished; 30],
+            being_revoked: (0..30).map(name).collect(),
+            refusals: vec![RefusalRecord { hash: text(), limit: text(), why: text(), accounts, parts }; 30],
+            ..cycle(Trigger::Sync, (now, now), &world.ledger, &plan, &approved, &[])
+        };
+        let row = serde_json::to_value(report.shorter()).expect("the report has a JSON form");
+        let fields = row.as_object().expect("the report is longer than a row keeps");
+        for (field, list) in fields {
+            assert!(list.as_array().is_none_or(|list| list.len() <= 20), "{field}");
+        }
+        let lists = ["being_revoked", "failing", "over_quota", "refusals", "refused accounts", "unfinished", "unknown"];
+        assert!(row["left_out"].as_object().is_some_and(|left| left.keys().eq(lists)), "{}", row["left_out"]);
     }
 
     #[test]

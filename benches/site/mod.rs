@@ -69,8 +69,7 @@ impl Site {
             sealer: &site.sealer,
             now: site.now,
         };
-        let Evolved { seen, plan, approved, refusals, intended, known: _, after: _ } =
-            evolve(inputs, &mut Planner::default());
+        let Evolved { seen, plan, approved, refusals, intended, known: _ } = evolve(inputs, &mut Planner::default());
         assert_eq!(
             (plan.accounts.len(), approved.accounts().len(), refusals.len()),
             (tenants as usize, tenants as usize, 0)

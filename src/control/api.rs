@@ -313,6 +313,8 @@ impl CycleReport {
         row.failing.truncate(EXAMPLES);
         cut("over_quota", row.over_quota.len());
         row.over_quota.truncate(EXAMPLES);
+        cut("unknown", row.unknown.len());
+        row.unknown.truncate(EXAMPLES);
         cut("unfinished", row.unfinished.len());
         row.unfinished.truncate(EXAMPLES);
         cut("being_revoked", row.being_revoked.len());

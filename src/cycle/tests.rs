@@ -208,7 +208,7 @@ impl Story {
         let ((heard, inventory), at) = (self.read(heard), self.world.now);
         let readings = Readings { heard, inventory, policy: &self.world.policy, sealer: &self.world.sealer, now: at };
         let decided = decide(&mut self.daemon, &mut planner, readings).await.expect("the ledger takes writes");
-        prop_assert_eq!(self.daemon.state(), &foreseen.after, "the ledger is as the preview foresaw");
+        prop_assert_eq!(self.daemon.state(), &foreseen.after(), "the ledger is as the preview foresaw");
 
         let mut executed = Vec::new();
         let world = &mut self.world;
@@ -222,7 +222,7 @@ impl Story {
                     recorder.store(changes, Vec::new()).await.expect("the record is stored");
                     executed.push((account.account.clone(), action.clone()));
                 }
-                let places = account.settles.iter().filter(|(cluster, _)| answering.contains(*cluster));
+                let places = account.settles.iter().filter(|(cluster, _)| answering.contains(cluster));
                 let done = places.flat_map(|(cluster, own)| {
                     let over = Change::Failure(account.id.clone(), cluster.clone(), None);
                     [over, Change::Settled(account.id.clone(), cluster.clone(), own.clone())]
@@ -306,7 +306,7 @@ async fn a_decision_copies_only_the_changed_part_of_the_ledgers_large_maps() {
     story.world.ledger = LedgerState::default();
     let quiet = story.evolve(Some(true), &mut Planner::default());
     assert!(quiet.approved.accounts().is_empty(), "{}", quiet.plan);
-    assert_eq!(addresses(&quiet.after), addresses(story.daemon.state()), "nothing changed, so nothing is copied");
+    assert_eq!(addresses(&quiet.after()), addresses(story.daemon.state()), "nothing changed, so nothing is copied");
     drop(quiet);
 
     story.happens(&Happening::Marked(0, true)).await;

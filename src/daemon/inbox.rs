@@ -3,6 +3,7 @@
 //! that the cycle makes progress.
 
 use std::collections::VecDeque;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -20,9 +21,9 @@ use crate::store::backup::Backup;
 const SOFT_STOP: Duration = Duration::from_mins(1);
 /// If no step of a cycle ends for this long, the cycle hangs. The deadline of every request is far shorter.
 const HANGS: Duration = Duration::from_mins(10);
-/// How long a change in a directory, or a person at a login, may have to wait for a cycle. If each of them cut the
-/// cycle short at once, no cycle would finish while many arrive.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a change in a directory, or a person at a login, may have to wait for a cycle. Most cycles end within this
+/// time. `Inbox::was_cut` lets cycles finish while many changes arrive.
+const PATIENCE: Duration = Duration::from_millis(200);
 /// The number of requests that may wait for the end of a cycle. Users without the right to read may have only half as
 /// many connections open, so their requests reach this limit only if callers have gone away.
 const WAITING_REQUESTS: usize = 64;
@@ -58,11 +59,14 @@ pub(super) enum Event {
     Stop,
 }
 
+/// A value that is built at the first question.
+type Later<T> = LazyLock<T, Box<dyn FnOnce() -> T + Send>>;
+
 /// Work that is about to begin: the state before it, and the controls that cut it short and show its progress.
 pub(super) struct UnderWay {
-    status: Status,
+    status: Later<Status>,
     reading: ReadProgress,
-    exposition: String,
+    exposition: Later<String>,
     health: String,
     pub(super) work: Work,
 }
@@ -70,8 +74,9 @@ pub(super) struct UnderWay {
 impl UnderWay {
     pub(super) fn begin(runtime: &mut Runtime) -> Self {
         let work = runtime.begin();
-        let (status, exposition, health) = (runtime.status(), runtime.exposition(), health(runtime));
-        Self { status, reading: runtime.directories.progress(), exposition, health, work }
+        let status = LazyLock::new(runtime.status_later());
+        let exposition = LazyLock::new(runtime.exposition_later());
+        Self { status, reading: runtime.directories.progress(), exposition, health: health(runtime), work }
     }
 }
 
@@ -165,9 +170,9 @@ impl Inbox {
                     }
                     Event::Stop => std::process::exit(1),
                     Event::Asked(Request::Status(reply)) => {
-                        drop(reply.send(Ok(Status { reading: reading.counts(), ..status.clone() })));
+                        drop(reply.send(Ok(Status { reading: reading.counts(), ..Status::clone(status) })));
                     }
-                    Event::Asked(Request::Metrics(reply)) => drop(reply.send(Ok(exposition.clone()))),
+                    Event::Asked(Request::Metrics(reply)) => drop(reply.send(Ok(String::clone(exposition)))),
                     Event::Asked(Request::Alive(reply)) => {
                         drop(reply.send(alive.check(progress).map(|()| health.clone())));
                     }

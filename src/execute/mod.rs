@@ -155,7 +155,8 @@ pub struct Run<'a> {
     pub extent: Extent,
     /// If cancelled, work in progress is finished, and nothing new begins.
     pub stop: &'a CancellationToken,
-    /// If cancelled, grants and repairs of further accounts are left to the next execution. A child of `stop`.
+    /// If cancelled, grants and repairs of further accounts are left to the next execution, and so are the remaining
+    /// steps of an account that takes long. A child of `stop`.
     pub slice_over: &'a CancellationToken,
 }
 
@@ -168,7 +169,7 @@ pub struct Report {
     pub failed: u64,
     /// The number of steps of the executions that began, without checks of homes.
     pub actions: u64,
-    /// Not begun, because the execution had to stop.
+    /// Not begun or not finished, because the execution had to stop or its slice was over.
     pub left: u64,
     /// Objects that somebody had changed and that were repaired.
     pub drift_repaired: u64,

@@ -10,6 +10,7 @@ mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::SignedDuration;
 use serde_json::Value;
 
 use self::homes::is_of_a_home;
@@ -27,6 +28,10 @@ use crate::plan::{AccountPlan, Action};
 pub const REFUSED: &str = "old credentials refused";
 /// An action in the history: bindings of others name the holder of older credentials, and still grant rights.
 pub const BOUND_BY_OTHERS: &str = "old credentials bound by others";
+
+/// After this time, an execution whose slice is over leaves an account between two steps. Before, it finishes the
+/// account, so that changes that arrive all the time do not keep an account unfinished in a cluster that answers quickly.
+const FINISHES: SignedDuration = SignedDuration::from_secs(1);
 
 /// The execution of one account in one cluster.
 pub(super) struct TenantExecution<'a> {
@@ -62,6 +67,8 @@ pub(super) struct Done {
     drift_repaired: u64,
     reaped: u64,
     repeated: u64,
+    /// Whether steps are left to the next execution ([`TenantExecution::is_late`]).
+    is_cut: bool,
 }
 
 impl TenantExecution<'_> {
@@ -171,9 +178,10 @@ impl TenantExecution<'_> {
         }
         let mut done = Done::default();
         let (result, elsewhere) = self.all(&mut done).await;
-        let Done { drift_repaired, reaped, repeated, .. } = done;
+        let Done { drift_repaired, reaped, repeated, is_cut, .. } = done;
         let counted = Report { drift_repaired, reaped, repeated, ..Report::default() };
         let failed = result.is_err() || elsewhere.is_some() || self.narrowed.is_some();
+        let left = is_cut && !failed;
         if let (Err(error), Some(effects)) = (&result, self.effects.clusters.get(self.cluster))
             && error.is_loss()
         {
@@ -181,13 +189,22 @@ impl TenantExecution<'_> {
         }
         // A check of a home is not counted as an action.
         let actions = self.actions.iter().filter(|action| !action.is_look()).count() as u64;
-        self.conclude(&mut done, result.err(), elsewhere);
+        if !left {
+            self.conclude(&mut done, result.err(), elsewhere);
+        }
         if self.hand_over(&mut done).await.is_err() {
             // What cannot be recorded must not be done.
             self.run.stop.cancel();
             return Report { failed: 1, actions, ..counted };
         }
-        Report { done: u64::from(!failed), failed: u64::from(failed), actions, ..counted }
+        let done = u64::from(!failed && !left);
+        Report { done, failed: u64::from(failed), left: u64::from(left), actions, ..counted }
+    }
+
+    /// Whether the steps that have not begun are left to the next execution, although the account has begun. Otherwise
+    /// an account in a cluster that answers slowly delays all other clusters until its last step ends.
+    fn is_late(&self) -> bool {
+        self.run.slice_over.is_cancelled() && (self.run.clock)().duration_since(self.run.now) > FINISHES
     }
 
     /// Whether the cluster stopped answering. Steps that have not begun are then left to a later cycle, so that no time
@@ -208,7 +225,7 @@ impl TenantExecution<'_> {
         };
         let (homes, cluster): (Vec<&Action>, Vec<&Action>) =
             self.actions.iter().copied().partition(|action| self.waits_for_a_home(action));
-        let is_own = |namespace: &str| self.account.namespaces.contains(namespace);
+        let is_own = |namespace: &str| self.account.namespaces.iter().any(|own| own == namespace);
         let (elsewhere, cluster): (Vec<&Action>, Vec<&Action>) =
             cluster.into_iter().partition(|action| foreign_namespace(action, is_own).is_some());
         let mut failed = self.in_cluster(effects, &cluster, done).await.err();
@@ -219,7 +236,7 @@ impl TenantExecution<'_> {
                 Err(error) => failed = Some(error),
             }
         }
-        let is_done = failed.is_none() && failed_elsewhere.is_none();
+        let is_done = failed.is_none() && failed_elsewhere.is_none() && !done.is_cut;
         (self.then_in_homes(effects, (&homes, is_done), failed, done).await, failed_elsewhere)
     }
 
@@ -234,7 +251,7 @@ impl TenantExecution<'_> {
         actions: &[&Action],
         done: &mut Done,
     ) -> Result<Option<StepError>, StepError> {
-        let is_own = |namespace: &str| self.account.namespaces.contains(namespace);
+        let is_own = |namespace: &str| self.account.namespaces.iter().any(|own| own == namespace);
         let mut namespaces: BTreeMap<Option<&str>, Vec<&Action>> = BTreeMap::new();
         for action in actions.iter().copied() {
             namespaces.entry(foreign_namespace(action, is_own)).or_default().push(action);
@@ -256,6 +273,10 @@ impl TenantExecution<'_> {
         done: &mut Done,
     ) -> Result<(), StepError> {
         for group in actions.chunk_by(|one, next| rank(one).is_some() && rank(one) == rank(next)) {
+            if self.is_late() {
+                done.is_cut = true;
+                return Ok(());
+            }
             if rank(group[0]).is_some() {
                 self.objects(effects, group, done).await?;
             } else {
@@ -270,7 +291,7 @@ impl TenantExecution<'_> {
 
     /// Records that everything in the plan except the certificate is as desired.
     fn settle(&self, done: &mut Done) {
-        if let Some(own) = self.account.settles.get(self.cluster) {
+        if let Some((_, own)) = self.account.settles.iter().find(|(cluster, _)| cluster == self.cluster) {
             done.changes.push(Change::Settled(self.account.id.clone(), self.cluster.clone(), own.clone()));
         }
     }

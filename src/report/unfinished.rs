@@ -49,21 +49,24 @@ pub fn all(ledger: &LedgerState, policy: &Policy, clusters: &BTreeMap<String, Cl
     let orders = ledger.orders.iter().filter(is_shown);
     let orders = orders.filter_map(|order| look.written(order));
     let suspended = left.bound.iter().filter_map(|(id, places)| look.bound(ledger.accounts.get(id)?, places));
-    let revoked = ledger.accounts.values().filter(|it| !left.bound.contains_key(&it.id)).filter_map(|account| {
-        let places: Places<'_> = ledger.being_revoked_in(&account.id).map(|cluster| cluster.0.as_str()).collect();
-        (!places.is_empty()).then(|| look.begun(account, "revoke", None, &places))
-    });
+    let mut revoking: BTreeMap<&AccountId, (&Account, Places<'_>)> = BTreeMap::new();
+    for (account, cluster) in ledger.outdated().filter(|(account, _)| !left.bound.contains_key(&account.id)) {
+        let (_, places) = revoking.entry(&account.id).or_insert_with(|| (account, Places::new()));
+        places.insert(&cluster.0);
+    }
+    let revoked = revoking.values().map(|(account, places)| look.begun(account, "revoke", None, places));
     let sealed = left.sealed.iter().filter_map(|(id, places)| {
         let account = ledger.accounts.get(id)?;
         Some(look.begun(account, "resume", None, places))
     });
     let mut all: Vec<Unfinished> = orders.chain(suspended).chain(revoked).chain(sealed).collect();
+    let mut known: BTreeSet<AccountName> = all.iter().map(|known| known.account.clone()).collect();
     let begun = ledger.failures.iter().filter(|(_, failure)| failure.is_begun() || failure.is_of_removal());
     for ((id, cluster), _) in begun {
         let Some(account) = ledger.accounts.get(id).filter(|account| account.state == Lifecycle::Suspended) else {
             continue;
         };
-        if !all.iter().any(|known| known.account == account.account_name()) {
+        if known.insert(account.account_name()) {
             all.push(look.begun(account, "suspend", ordered(account), &BTreeSet::from([cluster.0.as_str()])));
         }
     }
@@ -140,6 +143,11 @@ impl<'a> Left<'a> {
         };
         let mut left = Self::default();
         for (key, record) in &ledger.objects {
+            let is_access = key.kind.stage() == Stage::Access;
+            // Most objects are of neither kind, and to look up all their accounts would take long.
+            if !is_access && !stops_pods(key) {
+                continue;
+            }
             let owner = ledger.accounts.get(&record.account);
             let cluster = key.cluster.0.as_str();
             let add = |to: &mut BTreeMap<AccountId, Places<'a>>| {
@@ -150,7 +158,7 @@ impl<'a> Left<'a> {
                 Some(Lifecycle::Active) if stops_pods(key) && owner.is_some_and(|it| serves(it, &key.cluster)) => {
                     add(&mut left.sealed);
                 }
-                Some(Lifecycle::Suspended | Lifecycle::Archived) if key.kind.stage() == Stage::Access => {
+                Some(Lifecycle::Suspended | Lifecycle::Archived) if is_access => {
                     add(&mut left.bound);
                 }
                 _ => {}
@@ -234,8 +242,8 @@ impl Look<'_> {
     }
 
     fn failing(&self, account: &Account, cluster: &str) -> Option<String> {
-        let failures = self.ledger.failures.iter().filter(|((id, _), _)| *id == account.id);
-        let (_, failure) = failures.into_iter().find(|((_, at), failure)| at.0 == cluster && failure.attempts > 0)?;
+        let failure = self.ledger.failures.get(&(account.id.clone(), ClusterName(cluster.into())));
+        let failure = failure.filter(|failure| failure.attempts > 0)?;
         Some(format!("{} in {cluster}: {} (again at {:.0})", failure.step, failure.reason, failure.next_try))
     }
 }

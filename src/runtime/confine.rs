@@ -2,6 +2,7 @@
 //! Also looks for a sign that somebody else uses the daemon's credential: a certificate that was signed for a request
 //! of the daemon, although no process of this ledger made the request.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,8 +133,8 @@ impl Clusters {
     /// Finds certificates that were signed for requests of the daemon, but are neither in the ledger nor the daemon's
     /// own.
     fn find_suspects(&mut self, ledger: &LedgerState, now: Timestamp) {
-        let known: BTreeSet<&DigestText> =
-            ledger.certificates.values().map(|certificate| &certificate.fingerprint).collect();
+        let known: LazyCell<BTreeSet<&DigestText>, _> =
+            LazyCell::new(|| ledger.certificates.values().map(|certificate| &certificate.fingerprint).collect());
         let is_recorded = |cluster: &ClusterName, fingerprint: &String| {
             ledger.unknown_certificates.contains_key(&(cluster.clone(), fingerprint.clone()))
         };

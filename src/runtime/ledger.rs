@@ -224,10 +224,12 @@ impl Ledger {
             let failure = ledger.failures.get(&(key.account.clone(), key.cluster.clone()));
             failure.is_some_and(|failure| failure.waits(now))
         };
-        let looks = ledger.deliveries.iter().filter_map(|(key, delivery)| match delivery.checked_at {
-            _ if waits(key) => None,
-            None => (delivery.at.saturating_add(SOON).ok()? > now).then(|| now.saturating_add(AT_ONCE).ok())?,
-            Some(_) => next_look(delivery),
+        let looks = ledger.deliveries.iter().filter_map(|(key, delivery)| {
+            let at = match delivery.checked_at {
+                None => (delivery.at.saturating_add(SOON).ok()? > now).then(|| now.saturating_add(AT_ONCE).ok())?,
+                Some(_) => next_look(delivery),
+            };
+            at.filter(|_| !waits(key))
         });
         let of_its_own = |failure: &&Failure| failure.is_of_delivery() || failure.is_of_removal();
         let failures = ledger.failures.values().filter(of_its_own);

@@ -1,6 +1,7 @@
 //! Combines the health of each part into the status and the metrics.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Runtime;
 use crate::control::api::{ClusterStatus, Status};
@@ -13,6 +14,12 @@ impl Runtime {
     /// Returns the status.
     #[must_use]
     pub fn status(&self) -> Status {
+        self.status_later()()
+    }
+
+    /// Returns a function that builds the status as it is now. To build it takes a walk over all objects, which is done
+    /// only if somebody asks.
+    pub(crate) fn status_later(&self) -> Box<dyn FnOnce() -> Status + Send> {
         let Self { settings, ledger, clusters, realm, directories, .. } = self;
         let last_cycle = ledger.last_cycle().cloned();
         let mut there = self.clusters_status();
@@ -23,17 +30,17 @@ impl Runtime {
                 status.weaker = weaker.iter().map(ToString::to_string).collect();
             }
         }
-        let mut status = report::status(&settings.policy.site, ledger.state(), &settings.policy, there, last_cycle);
-        status.unfinished.extend(realm.iter().flat_map(|realm| realm.unfinished(ledger.state())));
-        Status {
-            reading: directories.progress().counts(),
-            ledger: ledger.trouble().cloned(),
-            wal: holding_the_wal(&settings.state_dir),
-            backup: ledger.backup().clone(),
-            realm: realm.as_ref().map(|realm| realm.status(ledger.state())),
-            configuration: settings.differing_file(),
-            ..status
-        }
+        let unfinished: Vec<_> = realm.iter().flat_map(|realm| realm.unfinished(ledger.state())).collect();
+        let (reading, trouble) = (directories.progress().counts(), ledger.trouble().cloned());
+        let (wal, backup) = (holding_the_wal(&settings.state_dir), ledger.backup().clone());
+        let (realm, configuration) =
+            (realm.as_ref().map(|realm| realm.status(ledger.state())), settings.differing_file());
+        let (policy, ledger) = (settings.policy.clone(), ledger.state().clone());
+        Box::new(move || {
+            let mut status = report::status(&policy.site, &ledger, &policy, there, last_cycle);
+            status.unfinished.extend(unfinished);
+            Status { reading, ledger: trouble, wal, backup, realm, configuration, ..status }
+        })
     }
 
     /// Returns the status of each cluster, with the unknown certificates that the ledger remembers until they expire.
@@ -54,6 +61,11 @@ impl Runtime {
     /// Returns the metrics as Prometheus text.
     #[must_use]
     pub fn exposition(&self) -> String {
+        self.exposition_later()()
+    }
+
+    /// Returns a function that builds the metrics of the accounts as they are now.
+    pub(crate) fn exposition_later(&self) -> Box<dyn FnOnce() -> String + Send> {
         let Self { settings, ledger, clusters, realm, metrics, .. } = self;
         metrics.backup(ledger.backup().newest, ledger.backup().failed.is_some());
         if let Some(realm) = realm.as_ref().map(|realm| realm.status(ledger.state())) {
@@ -76,6 +88,7 @@ impl Runtime {
                 metrics.endpoint(&cluster.0, endpoint, findings.contains_key(endpoint));
             }
         }
-        metrics.exposition(ledger.state(), ledger.now())
+        let (metrics, now, ledger) = (Arc::clone(metrics), ledger.now(), ledger.state().clone());
+        Box::new(move || metrics.exposition(&ledger, now))
     }
 }

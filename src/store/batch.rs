@@ -16,14 +16,17 @@ use super::record::{
     SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UNKNOWN_CERTIFICATE, USED_UID, UidRow, UnknownRow,
     UseRow, UsedUidRow, doubt_key,
 };
-use super::table::{Rows, Table, row};
+use super::table::{ROWS_AT_A_TIME, Rows, Table, arrays, row};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, Certificate, CredentialKey, LedgerState, Spent, StoppedWorkload};
 use crate::packed_text::DigestText;
 
 /// The rows of one transaction, table by table.
-pub struct Batch {
+pub struct Batch<'a> {
+    /// The last value of each changed account. Accounts are most of a bootstrap, so their rows are made at the time of
+    /// the write, a part at a time.
+    accounts: BTreeMap<&'a AccountId, &'a Account>,
     rows: BTreeMap<&'static str, Rows>,
     intervals: Intervals,
     /// The fingerprint of the newest certificate of each credential; `None` if it no longer has one.
@@ -36,10 +39,11 @@ pub struct Batch {
     now: Timestamp,
 }
 
-impl Batch {
+impl<'a> Batch<'a> {
     /// Returns the rows that `changes` write to a ledger file that holds `state`.
-    pub fn of(state: &LedgerState, changes: &[Change], now: Timestamp) -> Self {
+    pub fn of(state: &LedgerState, changes: &'a [Change], now: Timestamp) -> Self {
         let mut batch = Self {
+            accounts: BTreeMap::new(),
             rows: BTreeMap::new(),
             intervals: Intervals::default(),
             newest: BTreeMap::new(),
@@ -51,24 +55,23 @@ impl Batch {
         };
         // If `changes` sets an account several times, only the last value is written. Its intervals are computed from
         // the difference between that value and `state`.
-        let mut accounts: BTreeMap<&AccountId, &Account> = BTreeMap::new();
         for change in changes {
             match change {
                 Change::Account(account) => {
-                    accounts.insert(&account.id, account);
+                    batch.accounts.insert(&account.id, account);
                 }
                 other => batch.add(other),
             }
         }
-        for (id, account) in accounts {
-            batch.set(&ACCOUNT, row(&AccountRow::from(account.clone())), true);
-            batch.intervals.add(state.accounts.get(id), account);
+        for (id, account) in &batch.accounts {
+            batch.intervals.add(state.accounts.get(*id), account);
         }
         batch
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "each caller makes the row for this call")]
     fn set(&mut self, table: &'static Table, row: serde_json::Value, keep: bool) {
-        self.rows.entry(table.name).or_insert_with(|| Rows::of(table)).set(row, keep);
+        self.rows.entry(table.name).or_insert_with(|| Rows::of(table)).set(&row, keep);
     }
 
     fn replace(&mut self, table: &'static Table, rows: impl Iterator<Item = serde_json::Value>) {
@@ -205,6 +208,14 @@ impl Batch {
             let statement = format!("DELETE FROM {}", table.name);
             sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&mut *connection).await?;
         }
+        let accounts: Vec<&Account> = self.accounts.into_values().collect();
+        for some in accounts.chunks(ROWS_AT_A_TIME) {
+            let mut rows = Rows::of(&ACCOUNT);
+            for account in some {
+                rows.set(&row(&AccountRow::from(Account::clone(account))), true);
+            }
+            rows.write(connection).await?;
+        }
         for (_, rows) in self.rows {
             rows.write(connection).await?;
         }
@@ -230,18 +241,17 @@ async fn mark_newest(
     newest: BTreeMap<CredentialKey, Option<DigestText>>,
 ) -> sqlx::Result<()> {
     let row_of = |(key, fingerprint): (&CredentialKey, &Option<DigestText>)| {
-        json!([key.account, key.cluster, fingerprint, key.host])
+        json!([key.account, key.cluster, fingerprint, key.host]).to_string().into_boxed_str()
     };
     let rows: Vec<_> = newest.iter().map(row_of).collect();
-    if rows.is_empty() {
-        return Ok(());
+    for array in arrays(&rows) {
+        sqlx::query(
+            "UPDATE certificate SET newest = fingerprint IS given.value ->> 2 FROM json_each(?1) AS given
+             WHERE account_id = given.value ->> 0 AND cluster = given.value ->> 1 AND host = given.value ->> 3",
+        )
+        .bind(array)
+        .execute(&mut *connection)
+        .await?;
     }
-    sqlx::query(
-        "UPDATE certificate SET newest = fingerprint IS given.value ->> 2 FROM json_each(?1) AS given
-         WHERE account_id = given.value ->> 0 AND cluster = given.value ->> 1 AND host = given.value ->> 3",
-    )
-    .bind(row(&rows).to_string())
-    .execute(connection)
-    .await
-    .map(drop)
+    Ok(())
 }

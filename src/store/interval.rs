@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::SqliteConnection;
 
-use super::table::row;
+use super::table::arrays;
 use crate::identity::DirectoryId;
 use crate::ledger::{Account, Lifecycle};
 use crate::snapshot::Role;
@@ -40,22 +40,23 @@ const BEGIN_ACTIVITY: &str = "INSERT INTO activity (account_id, at_start, at_end
 /// The end of an interval that is still open. It is text, because it is later than `jiff`'s last timestamp.
 pub const OPEN_END: &str = "9999-12-31T23:59:59Z";
 
-/// The rows that one transaction ends, begins and marks.
+/// The rows that one transaction ends, begins and marks, as JSON texts.
 #[derive(Default)]
 pub struct Intervals {
-    memberships_ended: Vec<Value>,
-    memberships_begun: Vec<Value>,
-    memberships_marked: Vec<Value>,
-    names_ended: Vec<Value>,
-    names_begun: Vec<Value>,
-    activities_ended: Vec<Value>,
-    activities_begun: Vec<Value>,
+    memberships_ended: Vec<Box<str>>,
+    memberships_begun: Vec<Box<str>>,
+    memberships_marked: Vec<Box<str>>,
+    names_ended: Vec<Box<str>>,
+    names_begun: Vec<Box<str>>,
+    activities_ended: Vec<Box<str>>,
+    activities_begun: Vec<Box<str>>,
 }
 
 impl Intervals {
     /// Adds the difference between the account in the file and its new value.
     pub fn add(&mut self, before: Option<&Account>, after: &Account) {
         let account = json!({"account_id": after.id, "name": after.name, "since": format!("{:.0}", after.since)});
+        let account = account.to_string().into_boxed_str();
         if before.is_none_or(|before| before.name != after.name) {
             self.names_ended.extend(before.map(|_| account.clone()));
             self.names_begun.push(account.clone());
@@ -77,7 +78,10 @@ impl Intervals {
             if was == is {
                 continue;
             }
-            let membership = |role: Option<Role>, leaving: bool| json!({"account_id": after.id, "member": member, "role": role, "leaving": u8::from(leaving)});
+            let membership = |role: Option<Role>, leaving: bool| {
+                let row = json!({"account_id": after.id, "member": member, "role": role, "leaving": u8::from(leaving)});
+                row.to_string().into_boxed_str()
+            };
             match (was, is) {
                 (Some((old, _)), Some((new, leaving))) if old == new => {
                     self.memberships_marked.push(membership(None, leaving));
@@ -103,15 +107,14 @@ impl Intervals {
             (BEGIN_ACTIVITY, self.activities_begun),
         ];
         for (statement, rows) in statements {
-            if rows.is_empty() {
-                continue;
+            for array in arrays(&rows) {
+                sqlx::query(statement)
+                    .bind(array)
+                    .bind(format!("{now:.0}"))
+                    .bind(OPEN_END)
+                    .execute(&mut *connection)
+                    .await?;
             }
-            sqlx::query(statement)
-                .bind(row(&rows).to_string())
-                .bind(format!("{now:.0}"))
-                .bind(OPEN_END)
-                .execute(&mut *connection)
-                .await?;
         }
         Ok(())
     }

@@ -20,10 +20,14 @@ pub struct Table {
     pub json: &'static [&'static str],
 }
 
-/// The rows of one table that a transaction writes. If a key is set several times, the last value wins.
+/// The number of rows that one statement writes. The text of all rows of a large change would need too much memory.
+pub const ROWS_AT_A_TIME: usize = 1000;
+
+/// The rows of one table that a transaction writes, as JSON texts, which need a tenth of the memory of trees. If a key is
+/// set several times, the last value wins.
 pub struct Rows {
     table: &'static Table,
-    rows: BTreeMap<String, (Value, bool)>,
+    rows: BTreeMap<String, (Box<str>, bool)>,
 }
 
 impl Rows {
@@ -33,17 +37,22 @@ impl Rows {
     }
 
     /// Adds `row` to the rows to write or, if `keep` is false, its key to the rows to delete.
-    pub fn set(&mut self, row: Value, keep: bool) {
+    pub fn set(&mut self, row: &Value, keep: bool) {
         let key: Vec<String> = self.table.key.iter().map(|column| row[column].to_string()).collect();
         let key = if key.is_empty() { format!("{:09}", self.rows.len()) } else { key.join(",") };
-        self.rows.insert(key, (row, keep));
+        self.rows.insert(key, (row.to_string().into_boxed_str(), keep));
     }
 
     /// Writes and deletes the rows.
     pub async fn write(self, connection: &mut SqliteConnection) -> sqlx::Result<()> {
         let (upserts, deletes): (Vec<_>, Vec<_>) = self.rows.into_values().partition(|(_, keep)| *keep);
-        run(connection, &self.table.upsert(), upserts).await?;
-        run(connection, &self.table.delete(), deletes).await
+        for (statement, rows) in [(self.table.upsert(), upserts), (self.table.delete(), deletes)] {
+            let rows: Vec<_> = rows.into_iter().map(|(row, _)| row).collect();
+            for array in arrays(&rows) {
+                sqlx::query(AssertSqlSafe(statement.clone())).bind(array).execute(&mut *connection).await?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -108,13 +117,9 @@ pub fn row(row: &impl Serialize) -> Value {
     serde_json::to_value(row).unwrap_or_default()
 }
 
-async fn run(connection: &mut SqliteConnection, statement: &str, rows: Vec<(Value, bool)>) -> sqlx::Result<()> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let rows: Vec<Value> = rows.into_iter().map(|(row, _)| row).collect();
-    let rows = Value::Array(rows).to_string();
-    sqlx::query(AssertSqlSafe(statement.to_owned())).bind(rows).execute(connection).await.map(drop)
+/// Joins rows to JSON arrays, one for each statement.
+pub fn arrays(rows: &[Box<str>]) -> impl Iterator<Item = String> {
+    rows.chunks(ROWS_AT_A_TIME).map(|rows| format!("[{}]", rows.join(",")))
 }
 
 fn quoted(columns: &[&str]) -> String {

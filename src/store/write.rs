@@ -7,7 +7,7 @@ use serde_json::json;
 use sqlx::{Connection as _, SqliteConnection};
 
 use super::batch::Batch;
-use super::table::row;
+use super::table::{arrays, row};
 use super::{CycleEnd, CycleLock, Store, StoreError};
 use crate::ledger::chain;
 use crate::ledger::change::{Change, Event};
@@ -95,7 +95,7 @@ impl Store {
 
 async fn write(
     connection: &mut SqliteConnection,
-    batch: Batch,
+    batch: Batch<'_>,
     head: &mut (i64, String),
     events: &[Event],
     now: Timestamp,
@@ -176,29 +176,29 @@ async fn write_events(
     events: &[Event],
     now: Timestamp,
 ) -> sqlx::Result<()> {
-    if events.is_empty() {
-        return Ok(());
-    }
     let at = format!("{now:.0}");
-    let rows: Vec<_> = events
-        .iter()
-        .map(|event| {
-            let id = head.0 + 1;
-            let hash = chain::hash(&head.1, id, &at, event);
-            let previous = std::mem::replace(head, (id, hash.clone())).1;
-            json!({"id": id, "at": at, "event": event, "detail": event.detail.to_string(), "previous": previous, "hash": hash})
-        })
-        .collect();
-    sqlx::query(
-        "INSERT INTO event (id, at, actor, account, account_id, action, reason, ticket, plan, detail, previous, hash)
-         SELECT value ->> 'id', value ->> 'at', value ->> '$.event.actor', value ->> '$.event.account',
-                value ->> '$.event.account_id', value ->> '$.event.action', value ->> '$.event.reason',
-                value ->> '$.event.ticket', value ->> '$.event.plan', value ->> 'detail', value ->> 'previous',
-                value ->> 'hash'
-         FROM json_each(?1)",
-    )
-    .bind(row(&rows).to_string())
-    .execute(connection)
-    .await
-    .map(drop)
+    let rows = events.iter().map(|event| {
+        let id = head.0 + 1;
+        let hash = chain::hash(&head.1, id, &at, event);
+        let previous = std::mem::replace(head, (id, hash.clone())).1;
+        let detail = event.detail.text();
+        let row = json!({"id": id, "at": at, "event": event, "detail": detail, "previous": previous, "hash": hash});
+        row.to_string().into_boxed_str()
+    });
+    let rows: Vec<_> = rows.collect();
+    for array in arrays(&rows) {
+        sqlx::query(
+            "INSERT INTO event (id, at, actor, account, account_id, action, reason, ticket, plan, detail, previous,
+                                hash)
+             SELECT value ->> 'id', value ->> 'at', value ->> '$.event.actor', value ->> '$.event.account',
+                    value ->> '$.event.account_id', value ->> '$.event.action', value ->> '$.event.reason',
+                    value ->> '$.event.ticket', value ->> '$.event.plan', value ->> 'detail', value ->> 'previous',
+                    value ->> 'hash'
+             FROM json_each(?1)",
+        )
+        .bind(array)
+        .execute(&mut *connection)
+        .await?;
+    }
+    Ok(())
 }

@@ -177,7 +177,7 @@ fn event(account: &Account, actor: &str, action: &str, reason: &str, ticket: Opt
         reason: reason.to_owned(),
         ticket: ticket.map(str::to_owned),
         plan: None,
-        detail: json!({}),
+        detail: json!({}).into(),
     }
 }
 

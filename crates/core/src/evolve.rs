@@ -63,8 +63,16 @@ pub struct Evolved {
     pub refusals: Vec<Refusal>,
     /// The rows that the ledger must record before the first step.
     pub intended: Writes,
-    /// The ledger after `seen` and `intended`.
-    pub after: LedgerState,
+}
+
+impl Evolved {
+    /// Returns the ledger after `seen` and `intended`. A cycle does not need it: the store applies the same changes.
+    #[must_use]
+    pub fn after(&self) -> LedgerState {
+        let mut after = self.known.clone();
+        after.apply_all(&self.intended.changes);
+        after
+    }
 }
 
 /// Makes the decisions of one cycle. `planner` only saves work: the result does not depend on it.
@@ -77,9 +85,7 @@ pub fn evolve(inputs: Inputs<'_>, planner: &mut Planner) -> Evolved {
     let bounds = Bounds { unconfined, ..planner.bounds(&known, policy) };
     let (approved, refusals) = guard(plan.clone(), &bounds, now);
     let intended = intend(&plan, &approved, &known, inventory, now);
-    let mut after = known.clone();
-    after.apply_all(&intended.changes);
-    Evolved { seen, known, plan, approved, refusals, intended, after }
+    Evolved { seen, known, plan, approved, refusals, intended }
 }
 
 /// The plan of the realm, and what its guard decides.

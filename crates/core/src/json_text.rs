@@ -31,6 +31,12 @@ impl From<&Value> for JsonText {
     }
 }
 
+impl From<Value> for JsonText {
+    fn from(value: Value) -> Self {
+        Self::from(&value)
+    }
+}
+
 impl Serialize for JsonText {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.value().serialize(serializer)

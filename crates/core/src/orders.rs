@@ -220,7 +220,7 @@ fn adopt_account(
             order.object = Some(object.0.clone());
         }
     }
-    outcome.events.iter_mut().for_each(|event| event.detail = json!({"entry": object}));
+    outcome.events.iter_mut().for_each(|event| event.detail = json!({"entry": object}).into());
     Ok(outcome)
 }
 
@@ -370,7 +370,7 @@ fn order(
     let order = Order { id, account: account.id.clone(), what, note, bulk: None, object };
     let suspension = order.suspends();
     if let Some(term) = suspension.as_ref().and_then(Suspension::term) {
-        event.detail = json!({"until": term.until});
+        event.detail = json!({"until": term.until}).into();
     }
     let text = format!("{name}: {action}{}", suspension.as_ref().map(Suspension::end).unwrap_or_default());
     Ok(OrderOutcome { changes: vec![Change::Order(order)], events: vec![event], text })
@@ -401,7 +401,7 @@ fn has_another_uid(ledger: &LedgerState, account: &Account) -> bool {
 
 fn restored(account: &Account, note: &Note, file: &str, objects: u64) -> OrderOutcome {
     let mut event = event(Some(account), "archive applied", note);
-    event.detail = json!({"file": file, "objects": objects});
+    event.detail = json!({"file": file, "objects": objects}).into();
     let text = format!("{}: {objects} objects restored from {file}", account.account_name());
     OrderOutcome { changes: Vec::new(), events: vec![event], text }
 }
@@ -413,7 +413,7 @@ fn kubeconfig_restored(
     (file, complete): (&Path, bool),
 ) -> OrderOutcome {
     let mut event = event(Some(account), "kubeconfig restored", note);
-    event.detail = json!({"file": file, "complete": complete});
+    event.detail = json!({"file": file, "complete": complete}).into();
     let here = |delivery: &Delivery| delivery.path == file && !delivery.is_notice();
     let deliveries = ledger.deliveries_of(&account.id).filter(|(_, delivery)| !complete && here(delivery));
     let again = deliveries.map(|(key, delivery)| {
@@ -516,7 +516,7 @@ mod tests {
             let written = write_all(&world.ledger, &world.policy, "ann", &[request], world.now);
             let event = &written.events[0];
             assert_eq!((event.actor.as_str(), event.action.as_str()), ("ann", "kubeconfig restored"));
-            assert_eq!((event.ticket.as_deref(), &event.detail["file"]), (Some("T1"), &json!(file)));
+            assert_eq!((event.ticket.as_deref(), &event.detail.value()["file"]), (Some("T1"), &json!(file)));
             written.changes.iter().for_each(|change| world.ledger.apply(change));
             let plan = world.plan();
             let mut steps = plan.accounts.iter().flat_map(crate::plan::AccountPlan::steps);

@@ -239,7 +239,7 @@ impl Lookahead {
             outlook.due.push(Due { at: *now, account: plan.account.clone(), sign, what });
         }
         outlook.held_back = evolved.refusals.iter().flat_map(|refusal| refusal.accounts.iter().cloned()).collect();
-        self.ledger = evolved.after;
+        self.ledger = evolved.after();
         // The preview treats a change of the lifecycle state as executed. Otherwise a suspension would never end.
         self.ledger.failures.retain(|(id, _), _| !self.moved.contains(id));
     }

@@ -70,7 +70,7 @@ impl TenantExecution<'_> {
             reason,
             ticket,
             plan: Some(self.plan.to_owned()),
-            detail,
+            detail: detail.into(),
         }
     }
 

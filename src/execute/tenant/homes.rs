@@ -37,6 +37,10 @@ impl TenantExecution<'_> {
         }
         let mut is_without_directory = false;
         for action in homes {
+            if failed.is_none() && self.is_late() {
+                done.is_cut = true;
+                break;
+            }
             // Access is taken away after any failure. After a failure in the cluster, no other step in a home is
             // carried out.
             let narrows = matches!(action, Action::RemoveKubeconfig { .. } if action.side() == Side::Narrowing)
@@ -115,13 +119,13 @@ impl TenantExecution<'_> {
     ) -> Result<(), StepError> {
         match action {
             Action::RemoveKubeconfig { host, home, unrecorded, notice, reason, .. } => {
-                let places = (home, unrecorded.as_deref());
+                let places = (&**home, unrecorded.as_deref());
                 self.remove_kubeconfig(face, (host, places, reason), notice.as_deref(), done).await
             }
             Action::SshKeys { home, keys, digest, reason, .. } => {
                 let before = self.run.ledger.ssh_deliveries.get(&self.account.id);
                 let mount = home::known_mount(self.run.ledger, before, &home.home);
-                let (changed, mount) = match home::ssh_keys(&self.effects.homes, (home, mount), keys).await {
+                let (changed, mount) = match home::ssh_keys(&self.effects.homes, (&**home, mount), keys).await {
                     // The keys in the account's new home must not wait for a former home that no longer exists.
                     Err(error) if *reason == Some(Reason::Orphaned) && error.misses(home) => (false, None),
                     answer => answer?,

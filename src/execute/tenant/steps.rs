@@ -64,7 +64,7 @@ impl TenantExecution<'_> {
                 reap::warn(&effects.server, namespace, (name, uid), *until, self.run.now).await
             }
             Action::ReapPod { namespace, name, uid, job, maker, reason, .. } => {
-                let (job, maker) = (job.as_deref(), maker.as_ref());
+                let (job, maker) = (job.as_deref(), maker.as_deref());
                 let reaped = reap::reap((&effects.server, self.run.ledger), namespace, (name, uid), job, maker).await?;
                 done.reaped += 1;
                 done.events.push(self.event("pod reaped", reason.to_string(), reap::detail(namespace, job, &reaped)));
@@ -81,7 +81,7 @@ impl TenantExecution<'_> {
             }
             Action::Archive { namespace, file, .. } => self.archive(effects, namespace, file, done).await,
             Action::DeleteNamespace { namespace, uid, archived, file, .. } => {
-                self.delete_namespace(effects, namespace, uid, (archived.as_ref(), file), done).await
+                self.delete_namespace(effects, namespace, uid, (archived.as_deref(), file), done).await
             }
             Action::AwaitDeletion { namespace, uid, .. } => self.await_deletion(effects, namespace, uid, done).await,
             Action::Deliver { credential, generation, home, former, reason, .. } => {
@@ -114,7 +114,7 @@ impl TenantExecution<'_> {
                 self.in_home(Some(&effects.face), action, done).await
             }
             Action::InspectKubeconfig { host, home, expected, .. } => {
-                self.inspect_kubeconfig(effects, (host, home), expected, done).await
+                self.inspect_kubeconfig(effects, (host, &**home), expected, done).await
             }
         }
     }

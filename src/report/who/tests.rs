@@ -170,7 +170,7 @@ async fn a_former_uid_leads_to_its_account_only_until_the_change() {
         reason: "moved".to_owned(),
         ticket: None,
         plan: None,
-        detail: json!({"before": 5_000, "after": 6_000}),
+        detail: json!({"before": 5_000, "after": 6_000}).into(),
     };
     store.write(&lock, &with(6_000), &[adopted], day(10)).await.expect("the ledger is writable");
     store.close().await.expect("the ledger closes");

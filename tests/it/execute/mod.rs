@@ -14,6 +14,7 @@ use bursar::execute::apply::Claim;
 use bursar::execute::{Effects, Extent, Recorder, Run, execute};
 use bursar::kinds::{ObjectKey, ObjectKind, WatchedKind};
 use bursar::ledger::LedgerState;
+use bursar::ledger::change::Change;
 use bursar::observed::cluster::{ClusterWatch, connect};
 use bursar::plan::Action;
 use bursar_homed::client::HomedClient;
@@ -393,6 +394,39 @@ async fn a_ledger_that_records_nothing_stops_the_execution() {
     assert!(stop.is_cancelled());
     let report = execute(&plan, &world.effects, run, &recorder).await;
     assert_eq!((report.left, report.failed), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_that_takes_long_is_left_between_two_steps_when_the_slice_is_over() {
+    let mut world = World::new("execute-slice").await;
+    let namespace = "execute-slice".to_owned().try_into().expect("the text is a namespace name");
+    let resume = Action::ResumeWorkloads { cluster: cluster(), namespace, stopped: Vec::new() };
+    let plan = approved(vec![world.apply(&world.namespace_manifest()), resume, world.apply(&quota("16"))]);
+    let (ledger, stop, slice_over) = (LedgerState::default(), CancellationToken::new(), CancellationToken::new());
+    let (recorder, mut records) = Recorder::channel();
+    let run =
+        Run { ledger: &ledger, now: NOW, clock: || ENDED, extent: Extent::All, stop: &stop, slice_over: &slice_over };
+    let executed = async {
+        let report = execute(&plan, &world.effects, run, &recorder).await;
+        drop(recorder);
+        report
+    };
+    let stored = async {
+        let mut changes = Vec::new();
+        while let Some(record) = records.recv().await {
+            slice_over.cancel();
+            changes.extend(record.changes);
+            record.stored.send(()).expect("the executor waits");
+        }
+        changes
+    };
+    let (report, changes) = tokio::join!(executed, stored);
+    assert_eq!((report.done, report.failed, report.left), (0, 0, 1));
+    let is_namespace =
+        |change: &Change| matches!(change, Change::Object(key, Some(_)) if key.kind.as_str() == "Namespace");
+    assert!(changes.len() == 1 && changes.iter().all(is_namespace), "{changes:?}");
+    let quota = vec![world.apply(&quota("16"))];
+    world.must(quota).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -284,7 +284,7 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
         forgotten: Vec::new(),
         labelled: Vec::new(),
         standing: BTreeMap::new(),
-        places: BTreeMap::new(),
+        places: Vec::new(),
         begun: BTreeMap::new(),
         before: Arc::new(before(name)),
         adopted: Vec::new(),
@@ -292,7 +292,7 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
         paced: BTreeSet::new(),
         losses: BTreeMap::new(),
         left: false,
-        settles: BTreeMap::new(),
+        settles: Vec::new(),
         otherwise: None,
     }
 }

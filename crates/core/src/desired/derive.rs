@@ -133,6 +133,8 @@ pub struct Each<'a> {
     world: World<'a>,
     generation: u64,
     claimed: Claims,
+    /// The distinct sets of endpoints, shared by all credentials.
+    endpoints: Vec<Arc<BTreeMap<String, Endpoint>>>,
 }
 
 /// The desired state of one account.
@@ -167,18 +169,21 @@ impl<'a> Each<'a> {
         now: Timestamp,
     ) -> Self {
         let world = World::of(ledger, policy, sealer, groups, now);
-        Self { generation: ledger.last_generation, world, claimed: Claims::new() }
+        Self { generation: ledger.last_generation, world, claimed: Claims::new(), endpoints: Vec::new() }
     }
 
     /// Derives one account. Returns `None` if the account is a workspace. A cycle must derive accounts in the order of
     /// their ids, because new generations are assigned in the order of the calls.
     pub fn derive(&mut self, account: &'a Account, notices: &mut Vec<Notice>) -> Option<Derived> {
-        let Self { world, generation, claimed } = self;
+        let Self { world, generation, claimed, endpoints } = self;
         let (subject, told) = (world.subject(account), notices.len());
         if subject.is_workspace() {
             return None;
         }
-        let derived = world.account(&subject, generation, claimed, notices);
+        let mut derived = world.account(&subject, generation, claimed, notices);
+        if let Some(derived) = &mut derived {
+            share(derived, endpoints);
+        }
         // A time in the future comes from a wrong clock: the account will count as awaited later, so it is not settled.
         let used = world.ledger.last_use.get(&account.id);
         let is_awaited = used.is_some_and(|used| world.now.duration_since(*used) < AWAITED);

@@ -66,9 +66,7 @@ pub fn hash(previous: &str, id: i64, at: &str, event: &Event) -> String {
     add(Some(reason));
     add(ticket.as_deref());
     add(plan.as_deref());
-    let mut detail = detail.clone();
-    detail.sort_all_objects();
-    add(Some(&detail.to_string()));
+    add(Some(detail.text()));
     hex::encode(hasher.finalize())
 }
 

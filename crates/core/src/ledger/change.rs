@@ -23,6 +23,7 @@ use super::{
     SourceState, Spending, StoppedWorkload, Tenant, UnknownCertificate,
 };
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, NamespaceName, Uid};
+use crate::json_text::JsonText;
 use crate::kinds::ObjectKey;
 use crate::packed_text::DigestText;
 use crate::snapshot::RejectedEntry;
@@ -145,13 +146,13 @@ pub struct Event {
     /// Hash of the plan that caused the event.
     pub plan: Option<String>,
     /// What changed, as JSON. It never contains a secret.
-    pub detail: serde_json::Value,
+    pub detail: JsonText,
 }
 
 impl Event {
     /// Returns an event that Bursar itself caused and that concerns no account.
     #[must_use]
-    pub fn new(action: impl Into<String>, reason: impl Into<String>, detail: serde_json::Value) -> Self {
+    pub fn new(action: impl Into<String>, reason: impl Into<String>, detail: impl Into<JsonText>) -> Self {
         Self {
             actor: "bursar".to_owned(),
             account: None,
@@ -160,7 +161,7 @@ impl Event {
             reason: reason.into(),
             ticket: None,
             plan: None,
-            detail,
+            detail: detail.into(),
         }
     }
 

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Account, CERTIFICATE, Failure, LedgerState, Lifecycle, Note, Order};
+use super::{Account, CERTIFICATE, Certificate, CredentialKey, Failure, LedgerState, Lifecycle, Note, Order};
 use crate::identity::{AccountId, AccountName, ClusterName, of_generation_group};
 use crate::json_text::JsonText;
 use crate::kinds::Stage;
@@ -190,25 +190,26 @@ impl LedgerState {
     /// Whether the account has a new generation, but a home still has a certificate of an older one.
     #[must_use]
     pub fn is_being_revoked(&self, id: &AccountId) -> bool {
-        self.being_revoked_in(id).next().is_some()
+        self.certificates_of(id).any(|(key, certificate)| self.outdates(key, certificate).is_some())
     }
 
-    /// Returns the clusters whose certificate in a home has an older generation.
-    pub fn being_revoked_in<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a ClusterName> {
-        let account = self.accounts.get(id).filter(|account| account.state == Lifecycle::Active);
-        let held = self.certificates_of(id);
-        held.filter(move |(key, certificate)| {
-            account.is_some_and(|account| account.generation != certificate.generation)
-                && self.deliveries.get(key).is_some_and(|delivery| !delivery.is_notice())
-        })
-        .map(|(key, _)| &key.cluster)
+    /// Returns the accounts with a new generation for each certificate of an older one that a home still has, with the
+    /// cluster of the certificate.
+    pub fn outdated(&self) -> impl Iterator<Item = (&Account, &ClusterName)> {
+        self.certificates.iter().filter_map(|(key, held)| Some((self.outdates(key, held)?, &key.cluster)))
+    }
+
+    fn outdates(&self, key: &CredentialKey, certificate: &Certificate) -> Option<&Account> {
+        let account = self.accounts.get(&key.account).filter(|account| account.state == Lifecycle::Active)?;
+        let is_older = account.generation != certificate.generation
+            && self.deliveries.get(key).is_some_and(|delivery| !delivery.is_notice());
+        is_older.then_some(account)
     }
 
     /// Returns the names of the revoked accounts that do not have their new certificate yet.
     #[must_use]
     pub fn being_revoked(&self) -> BTreeSet<AccountName> {
-        let revoked = self.accounts.values().filter(|account| self.is_being_revoked(&account.id));
-        revoked.map(Account::account_name).collect()
+        self.outdated().map(|(account, _)| account.account_name()).collect()
     }
 }
 
@@ -216,8 +217,8 @@ impl LedgerState {
 mod tests {
     use super::*;
     use crate::identity::AccountKind;
+    use crate::ledger::OrderKind;
     use crate::ledger::change::Change;
-    use crate::ledger::{CredentialKey, OrderKind};
     use crate::plan::testing::{World, prod};
 
     const PACE: Limit = Limit { count: 2, percent: None };

@@ -88,7 +88,7 @@ fn ordered(
 ) -> OrderOutcome {
     let object = &wanted.object;
     let mut event = event(Some(account), "object to be adopted", &note);
-    event.detail = serde_json::json!({"object": object, "cluster": cluster});
+    event.detail = serde_json::json!({"object": object, "cluster": cluster}).into();
     let order = Order {
         id: next_id(ledger),
         account: account.id.clone(),

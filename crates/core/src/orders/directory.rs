@@ -22,7 +22,7 @@ pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<
     }
     let mark = SourceMark::accepted(note.at);
     let mut event = event(None, "directory accepted", note);
-    event.detail = json!({ "source": source });
+    event.detail = json!({ "source": source }).into();
     Ok(OrderOutcome {
         changes: vec![Change::SourceMark(source.to_owned(), Some(mark))],
         events: vec![event],

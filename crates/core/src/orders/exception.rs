@@ -34,7 +34,7 @@ pub(super) fn set(
         class.excepts(*rule).or_else(|why| refused(1, format!("{name} cannot be excepted from rule {rule}: {why}")))?;
         let key = ExceptionKey { account: account.id.clone(), rule: *rule, cluster: cluster.clone() };
         let detail = json!({"rule": rule, "until": until, "cluster": cluster});
-        outcome.events.push(Event { detail, ..event(Some(account), "exception set", note) });
+        outcome.events.push(Event { detail: detail.into(), ..event(Some(account), "exception set", note) });
         let given = Exception { until: *until, note: note.clone(), proved: None };
         outcome.changes.push(Change::Exception(key, Some(given)));
     }
@@ -58,7 +58,7 @@ pub(super) fn unset(
         let before = outcome.changes.len();
         for (key, _) in ledger.exceptions_of(&account.id).filter(|(key, _)| is_meant(key)) {
             let detail = json!({"rule": rule, "cluster": key.cluster});
-            outcome.events.push(Event { detail, ..event(Some(account), "exception unset", note) });
+            outcome.events.push(Event { detail: detail.into(), ..event(Some(account), "exception unset", note) });
             outcome.changes.push(Change::Exception(key.clone(), None));
         }
         if outcome.changes.len() == before {

@@ -39,7 +39,7 @@ pub(super) fn set(
         let detail = json!({
             "resource": resource, "before": before, "amount": amount, "until": until, "cluster": cluster,
         });
-        outcome.events.push(Event { detail, ..event(Some(account), "quota override set", note) });
+        outcome.events.push(Event { detail: detail.into(), ..event(Some(account), "quota override set", note) });
         outcome.changes.push(Change::Override(key, Some(given)));
     }
     outcome.text = format!("{name}: {}", texts.join(", "));
@@ -72,7 +72,7 @@ pub(super) fn unset(
         let before = outcome.changes.len();
         for (key, given) in ledger.overrides_of(&account.id).filter(|(key, _)| is_meant(key)) {
             let detail = json!({"resource": resource, "before": given.amount, "cluster": key.cluster});
-            outcome.events.push(Event { detail, ..event(Some(account), "quota override unset", note) });
+            outcome.events.push(Event { detail: detail.into(), ..event(Some(account), "quota override unset", note) });
             outcome.changes.push(Change::Override(key.clone(), None));
         }
         if outcome.changes.len() == before {

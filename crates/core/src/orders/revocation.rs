@@ -75,7 +75,7 @@ pub(super) fn all(
     });
     let begun = Change::Revocation(class.to_owned(), Some(BulkRevocation::begun(note.clone())));
     let mut told = event(None, "revocation of a class ordered", note);
-    told.detail = json!({"class": class, "accounts": accounts.len()});
+    told.detail = json!({"class": class, "accounts": accounts.len()}).into();
     let held = accounts.iter().filter(|account| ledger.holds.contains_key(&account.id));
     let held: Vec<String> = held.map(|account| account.account_name().to_string()).collect();
     let held = if held.is_empty() {

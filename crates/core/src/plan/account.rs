@@ -17,7 +17,7 @@ use crate::ledger::{Account, Failure, ObjectRecord, Tenant};
 use crate::packed_text::DigestText;
 
 /// The steps for one account. Copies share the large parts until they change them, because the plan of a cycle remains
-/// beside the approved plan.
+/// beside the approved plan. Values by cluster are lists, because a map with one entry needs half a kilobyte.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AccountPlan {
     /// The account's id in the ledger.
@@ -33,7 +33,7 @@ pub struct AccountPlan {
     pub adopted: Vec<Adoption>,
     /// The account's own namespaces. Any other namespace with objects of the account is a foreign one.
     #[serde(skip)]
-    pub namespaces: BTreeSet<String>,
+    pub namespaces: Vec<String>,
     /// Whether the account itself changed: its name, ids, home or an override.
     #[serde(skip)]
     pub is_own: bool,
@@ -49,13 +49,13 @@ pub struct AccountPlan {
     pub left: bool,
     /// The new value of [`crate::ledger::LedgerState::settled`] for each cluster, once all steps there are done.
     #[serde(skip)]
-    pub settles: BTreeMap<ClusterName, DigestText>,
+    pub settles: Vec<(ClusterName, DigestText)>,
     /// The present subjects of the bindings that this plan writes.
     #[serde(skip)]
     pub standing: Standing,
     /// New ledger rows of the account's tenants, or rows that get a namespace.
     #[serde(skip)]
-    pub places: BTreeMap<ClusterName, Tenant>,
+    pub places: Vec<(ClusterName, Tenant)>,
     /// Objects that no longer exist and are removed from the ledger.
     #[serde(skip)]
     pub forgotten: Vec<ObjectKey>,

@@ -85,7 +85,7 @@ pub enum Action {
         job: Option<String>,
         /// The controller that would recreate the pod. The controller is stopped first. Set only if the class limits
         /// lifetimes.
-        maker: Option<Maker>,
+        maker: Option<Box<Maker>>,
         reason: Reason,
     },
     /// Tells the people of a pod when its lifetime ends.
@@ -124,7 +124,7 @@ pub enum Action {
         /// The UID that the object must still have when it is written or deleted.
         uid: String,
         /// The newest archive of the namespace, with the name of its file.
-        archived: Option<(String, Archive)>,
+        archived: Option<Box<(String, Archive)>>,
         /// The name of the file for a new archive.
         file: String,
     },
@@ -153,7 +153,7 @@ pub enum Action {
         cluster: ClusterName,
         /// The host whose kubeconfig this is.
         host: HostName,
-        home: DesiredHome,
+        home: Box<DesiredHome>,
         /// The account's present home, if it is another one and a delivery into it began and was not recorded. Our
         /// entries are removed from there too.
         unrecorded: Option<Box<DesiredHome>>,
@@ -166,7 +166,7 @@ pub enum Action {
     SshKeys {
         /// The cluster by which the step is listed, although keys belong to no cluster.
         cluster: ClusterName,
-        home: DesiredHome,
+        home: Box<DesiredHome>,
         /// Valid lines.
         keys: Vec<String>,
         /// The digest of `keys`.
@@ -179,10 +179,13 @@ pub enum Action {
         cluster: ClusterName,
         /// The host whose kubeconfig this is.
         host: HostName,
-        home: DesiredHome,
+        home: Box<DesiredHome>,
         expected: Expected,
     },
 }
+
+/// A bootstrap plans a dozen steps for each tenant, and each takes as much memory as the largest one.
+const _: () = assert!(size_of::<Action>() <= 160);
 
 /// An identity by which the API server knows the holder of a credential.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]

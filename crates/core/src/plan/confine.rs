@@ -24,8 +24,8 @@ pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<Clu
             let narrows = place < narrowing || matches!(action, Action::ProveRevoked { .. });
             narrows || !unconfined.contains(action.cluster())
         });
-        plan.settles.retain(|cluster, _| !unconfined.contains(cluster));
-        plan.places.retain(|cluster, _| !unconfined.contains(cluster));
+        plan.settles.retain(|(cluster, _)| !unconfined.contains(cluster));
+        plan.places.retain(|(cluster, _)| !unconfined.contains(cluster));
         // An order stays open until its steps are done. The remaining steps still carry out a suspension or a
         // revocation.
         if plan.steps().count() < before && plan.transition.is_none() && plan.regenerated.is_none() {

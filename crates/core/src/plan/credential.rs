@@ -236,7 +236,7 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason)
     let present = look.tenant.home.as_ref().map(|home| home.on(host));
     let unrecorded = present.filter(is_unrecorded).map(Box::new);
     let (cluster, host) = (look.cluster.clone(), host.clone());
-    Some(Action::RemoveKubeconfig { cluster, host, home, unrecorded, notice, reason })
+    Some(Action::RemoveKubeconfig { cluster, host, home: Box::new(home), unrecorded, notice, reason })
 }
 
 /// Returns the home of a delivery, and the kubeconfig in it. Rows of older versions name no home, except the folder of
@@ -270,7 +270,7 @@ fn inspect(look: Look<'_>, credential: &DesiredCredential, home: DesiredHome, he
     is_due.then(|| Action::InspectKubeconfig {
         cluster: look.cluster.clone(),
         host: credential.host.clone(),
-        home,
+        home: Box::new(home),
         expected,
     })
 }

@@ -36,7 +36,8 @@ fn of_namespace(look: Look<'_>, namespace: &NamespaceName) -> Option<Action> {
     }
     let archives = look.ledger.archives.iter();
     let own = archives.filter(|(_, archive)| archive.account == *look.id && archive.cluster == *look.cluster);
-    let newest = own.max_by_key(|(_, archive)| archive.at).map(|(file, archive)| (file.clone(), archive.clone()));
+    let newest =
+        own.max_by_key(|(_, archive)| archive.at).map(|(file, archive)| Box::new((file.clone(), archive.clone())));
     let file = file(look, &namespace);
     Some(Action::DeleteNamespace { cluster, namespace, uid, archived: newest, file })
 }

@@ -4,6 +4,8 @@
 //! recorded state. A suspension that has begun also has a failure record, which is cleared only at the end of the
 //! account's steps.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -74,9 +76,9 @@ fn names(ledger: &LedgerState, key: &ObjectKey) -> Vec<Value> {
 /// else remedied the failure. A failure that still waits for its retry stays.
 #[must_use]
 pub fn overcome(plan: &Plan, ledger: &LedgerState, inventory: &Inventory, now: Timestamp) -> Vec<Change> {
+    let plans: BTreeMap<&AccountId, &AccountPlan> = plan.accounts.iter().map(|plan| (&plan.id, plan)).collect();
     let acts = |id: &AccountId, cluster: &ClusterName| {
-        let plans = plan.accounts.iter().filter(|plan| plan.id == *id);
-        plans.flat_map(AccountPlan::steps).any(|action| action.cluster() == cluster)
+        plans.get(id).is_some_and(|plan| plan.steps().any(|action| action.cluster() == cluster))
     };
     let over = ledger.failures.iter().filter(|((id, cluster), failure)| {
         let is_known = inventory.clusters.contains_key(cluster) || plan.abandoned.contains_key(cluster);

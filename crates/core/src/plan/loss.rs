@@ -147,7 +147,7 @@ fn place(plan: &AccountPlan, action: &Action) -> LossUnit {
 }
 
 fn of_others(plan: &AccountPlan, key: &ObjectKey) -> Option<String> {
-    is_of_others(key, |there| plan.namespaces.contains(there))
+    is_of_others(key, |there| plan.namespaces.iter().any(|own| own == there))
         .then(|| key.namespace.as_deref().map(str::to_owned))
         .flatten()
 }

@@ -239,7 +239,7 @@ fn stops<'a>(steps: impl Iterator<Item = &'a Action>) -> BTreeSet<&'a ClusterNam
     steps.filter(|action| matches!(action, Action::StopWorkloads { .. })).map(Action::cluster).collect()
 }
 
-fn namespaces(account: &DesiredAccount) -> BTreeSet<String> {
+fn namespaces(account: &DesiredAccount) -> Vec<String> {
     account.clusters.values().filter_map(|tenant| tenant.namespace.as_ref()).map(ToString::to_string).collect()
 }
 
@@ -309,7 +309,7 @@ impl World<'_> {
     ) -> Option<AccountPlan> {
         let (mut narrowing, mut actions, mut forgotten, mut adopted) = (vec![], vec![], vec![], vec![]);
         let mut labelled = Vec::new();
-        let (mut settles, mut is_own) = (BTreeMap::new(), false);
+        let (mut settles, mut is_own) = (Vec::new(), false);
         let mut is_first = true;
         let is_served = self.is_served(desired);
         for (cluster, tenant) in &desired.clusters {
@@ -334,7 +334,7 @@ impl World<'_> {
             if known != Some(&tenant.own) {
                 is_own |= known.is_some_and(|known| !known.is_empty());
                 if !found.waits {
-                    settles.insert(cluster.clone(), tenant.own.clone());
+                    settles.push((cluster.clone(), tenant.own.clone()));
                 }
             }
             forgotten.extend(tenant::forgotten(look));
@@ -496,7 +496,7 @@ impl World<'_> {
     }
 
     /// Returns the tenant rows that the ledger lacks, or that lack a namespace.
-    fn places(&self, id: &AccountId, desired: &DesiredAccount) -> BTreeMap<ClusterName, Tenant> {
+    fn places(&self, id: &AccountId, desired: &DesiredAccount) -> Vec<(ClusterName, Tenant)> {
         let wanted = desired.clusters.iter().filter_map(|(cluster, tenant)| {
             let row = self.ledger.tenants.get(&(id.clone(), cluster.clone()));
             match row {

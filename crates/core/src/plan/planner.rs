@@ -114,9 +114,9 @@ impl Planner {
         }
         let mut known = known.filter(|known| known.holds(inputs)).unwrap_or_else(|| Known::nothing(inputs));
         known.mark(inputs);
-        let plan = known.plan(inputs)?;
+        let plan = known.plan(inputs);
         self.known = Some(known);
-        Some(plan)
+        plan
     }
 }
 
@@ -385,6 +385,7 @@ mod tests {
 
     use super::*;
     use crate::inventory::HomeFinding;
+    use crate::kinds::ManagedKind;
     use crate::ledger::{Failure, Note, Order, OrderKind};
     use crate::plan::testing::{World, prod};
 
@@ -487,6 +488,18 @@ mod tests {
         let plan = plan(&mut planner, &world);
         assert!(plan.accounts.iter().any(|plan| plan.account.name == "alice"), "{plan}");
         assert_eq!(looked_at(&mut planner, &world), ["alice", "k8s-admins"]);
+    }
+
+    #[test]
+    fn an_object_that_the_ledger_lacks_makes_the_planner_forget_nothing() {
+        let (mut world, mut planner) = site();
+        let key = ObjectKey::new(&prod(), ManagedKind::RoleBinding, Some("tool-foo"), "unknown");
+        world.cluster().objects.insert(key.clone(), ObservedObject { uid: "u".into(), ..ObservedObject::default() });
+        assert_eq!(plan(&mut planner, &world).unknown.len(), 1);
+        assert!(looked_at(&mut planner, &world).is_empty());
+        world.cluster().objects.remove(&key);
+        plan(&mut planner, &world);
+        assert!(looked_at(&mut planner, &world).is_empty());
     }
 
     #[test]

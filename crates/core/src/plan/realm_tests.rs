@@ -584,7 +584,7 @@ fn a_cycle_of_the_clusters_keeps_the_refusals_of_the_realm() {
     assert_eq!(refused.len(), 1);
     let World { ledger, inventory, policy, sealer, now, .. } = &story.world;
     let inputs = Inputs { ledger, heard: None, inventory, policy, sealer, now: *now };
-    assert_eq!(evolve(inputs, &mut crate::plan::Planner::default()).after.refusals, refused);
+    assert_eq!(evolve(inputs, &mut crate::plan::Planner::default()).after().refusals, refused);
     assert!(approve(ledger, &refused[0].hash, *now).is_some());
     let without = super::realm::guard::forgotten(ledger).expect("the ledger has refusals of the realm");
     story.world.ledger.apply(&without);

@@ -67,7 +67,7 @@ pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
             name: (*name).to_owned(),
             uid: pod.uid.clone(),
             job: pod.job.clone().filter(|job| !goes_on.contains(job.as_str())),
-            maker: pod.maker.clone().filter(|_| class.is_some_and(|class| !class.lifetimes.is_unbound())),
+            maker: pod.maker.clone().filter(|_| class.is_some_and(|class| !class.lifetimes.is_unbound())).map(Box::new),
             reason: Reason::Outlived(due(pod)?),
         })
     }));

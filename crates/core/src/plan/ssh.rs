@@ -20,7 +20,7 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) {
     found.notices.extend(wanted.refused.iter().cloned());
     let action = |reason| Action::SshKeys {
         cluster: look.cluster.clone(),
-        home: wanted.home.clone(),
+        home: Box::new(wanted.home.clone()),
         keys: wanted.keys.clone(),
         digest: wanted.digest.clone(),
         reason,
@@ -44,13 +44,13 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) {
 fn removal(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
     let account = look.ledger.accounts.get(look.id)?;
     let kubeconfig = look.tenant.home.as_ref().map_or_else(|| USUAL_KUBECONFIG.into(), |home| home.kubeconfig.clone());
-    let home = DesiredHome {
+    let home = Box::new(DesiredHome {
         home: delivery.home.clone()?,
         posix: account.posix.clone()?,
         kubeconfig,
         create: false,
         replace_unparsable: false,
-    };
+    });
     let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
     let cluster = look.cluster.clone();
     Some(Action::SshKeys { cluster, home, keys: Vec::new(), digest: String::new(), reason: Some(reason) })

@@ -91,7 +91,7 @@ fn retain(plan: &mut AccountPlan, keeps: impl Fn(&ObjectKey, &Value) -> bool) {
         plan.steps().enumerate().filter_map(|(place, action)| Some((place, less(action)?))).collect();
     let clusters = changed.values().map(|action| action.cluster().clone()).collect::<BTreeSet<_>>();
     // This plan does not reach the desired state in these clusters.
-    plan.settles.retain(|cluster, _| !clusters.contains(cluster));
+    plan.settles.retain(|(cluster, _)| !clusters.contains(cluster));
     let standing = plan.standing.clone();
     plan.replace_steps(|place| changed.get(&place));
     plan.retain_steps(|place, action| !changed.contains_key(&place) || is_left(action, &standing));

@@ -248,7 +248,7 @@ impl World {
             });
             self.fail_in_homes(account, &before);
             for action in account.steps() {
-                if let Some(own) = account.settles.get(action.cluster()) {
+                if let Some((_, own)) = account.settles.iter().find(|(cluster, _)| cluster == action.cluster()) {
                     let place = (account.id.clone(), action.cluster().clone());
                     self.ledger.settled.insert(place, own.clone());
                 }
@@ -357,7 +357,7 @@ impl World {
                 vec![Change::Archive(file.clone(), archive)]
             }
             Action::DeleteNamespace { cluster, namespace, uid, archived, .. } => {
-                let archive = archived.as_ref().map(|(_, archive)| archive.generation);
+                let archive = archived.as_deref().map(|(_, archive)| archive.generation);
                 assert_eq!(archive, Some(account.generation), "{namespace} is deleted with an archive of its own");
                 self.delete_namespace(&ObjectKey::namespace(cluster, namespace), uid);
                 Vec::new()

@@ -4,7 +4,7 @@ use super::*;
 use crate::desired::Transition;
 use crate::ledger::{Lifecycle, Suspension};
 use crate::plan::PlanInputs;
-use crate::plan::testing::World as Site;
+use crate::plan::testing::{World as Site, prod};
 
 #[test]
 fn a_use_resumes_an_idle_account_even_if_the_next_cycle_is_late() {
@@ -28,4 +28,17 @@ fn a_use_resumes_an_idle_account_even_if_the_next_cycle_is_late() {
     site.ledger.last_use.insert(foo.clone(), site.now);
     site.now += 2 * AWAITED;
     assert_eq!(transition(&site), Some(Transition::Resume));
+}
+
+#[test]
+fn the_credentials_of_different_accounts_share_their_endpoints() {
+    let mut site = Site::new();
+    let ids = [("foo", 52_503), ("bar", 52_504)].map(|(name, uid)| site.add(AccountKind::Tool, name, Some(uid)));
+    let PlanInputs { ledger, policy, sealer, now, .. } = site.inputs();
+    let mut each = Each::of(ledger, (policy, sealer), [], now);
+    let [foo, bar] = ids.map(|id| {
+        let derived = each.derive(&ledger.accounts[&id], &mut Vec::new()).and_then(|derived| derived.account);
+        derived.expect("the tool is a tenant").clusters[&prod()].credentials[0].endpoints.clone()
+    });
+    assert!(Arc::ptr_eq(&foo, &bar));
 }

@@ -177,7 +177,8 @@ fn placed<'a>(plan: &AccountPlan, keys: impl Iterator<Item = &'a ObjectKey>) -> 
     let mut own = Vec::new();
     let mut elsewhere: BTreeMap<&str, Vec<&ObjectKey>> = BTreeMap::new();
     for key in keys {
-        match key.namespace.as_deref().filter(|_| is_of_others(key, |there| plan.namespaces.contains(there))) {
+        let is_own = |there: &str| plan.namespaces.iter().any(|own| own == there);
+        match key.namespace.as_deref().filter(|_| is_of_others(key, is_own)) {
             Some(there) => elsewhere.entry(there).or_default().push(key),
             None => own.push(key),
         }

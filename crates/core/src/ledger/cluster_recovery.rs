@@ -218,7 +218,9 @@ impl Lesson<'_> {
         };
         if identity.generation >= account.generation {
             self.confirmed.insert(identity.id.clone());
-            if account.state == Lifecycle::Suspended && identity.state == TenantState::Active {
+            // Compared with the ledger, because another cluster may have shown the resumption before.
+            let known = self.ledger.accounts.get(&identity.id).map(|known| known.state);
+            if known == Some(Lifecycle::Suspended) && identity.state == TenantState::Active {
                 self.forget_stopped(identity);
             }
             self.stand(account, identity);
@@ -534,14 +536,18 @@ mod tests {
     #[test]
     fn an_older_ledger_forgets_the_stopped_workloads_of_a_resumed_account() {
         let mut world = World::new();
+        world.another_cluster("b");
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         world.account(&foo).disabled = Some("mark".to_owned());
         (0..2).for_each(|_| drop(world.cycle()));
         let (old, policy) = (world.ledger.clone(), world.policy.clone());
-        assert_eq!(old.stopped.len(), 1);
-        let seen = |state| Facts { tenancies: vec![tenancy(&old.accounts[&foo], 7000, state)], ..Facts::default() };
-        assert_eq!(applied(old.clone(), &seen(TenantState::Suspended), &policy).stopped.len(), 1);
+        assert_eq!(old.stopped.len(), 2);
+        let seen = |state| Facts {
+            tenancies: ["prod", "b"].map(|cluster| seal(&world, &foo, cluster, 7000, state)).to_vec(),
+            ..Facts::default()
+        };
+        assert_eq!(applied(old.clone(), &seen(TenantState::Suspended), &policy).stopped.len(), 2);
         assert!(applied(old.clone(), &seen(TenantState::Active), &policy).stopped.is_empty());
     }
 

@@ -220,7 +220,9 @@ impl Lesson<'_> {
             self.confirmed.insert(identity.id.clone());
             // Compared with the ledger, because another cluster may have shown the resumption before.
             let known = self.ledger.accounts.get(&identity.id).map(|known| known.state);
-            if known == Some(Lifecycle::Suspended) && identity.state == TenantState::Active {
+            if matches!(known, Some(Lifecycle::Suspended | Lifecycle::Archived))
+                && identity.state == TenantState::Active
+            {
                 self.forget_stopped(identity);
             }
             self.stand(account, identity);
@@ -390,8 +392,10 @@ impl Lesson<'_> {
         let before = account.clone();
         let mut after = Account { generation: account.generation.max(identity.generation), ..account };
         match (identity.state, after.state) {
-            (TenantState::Active, Lifecycle::New | Lifecycle::Suspended) => {
+            (TenantState::Active, Lifecycle::New | Lifecycle::Suspended | Lifecycle::Archived) => {
                 (after.state, after.suspension, after.since) = (Lifecycle::Active, None, self.now);
+                // Otherwise a deletion that was allowed before the resumption would go on.
+                after.ending = None;
             }
             (TenantState::Suspended, Lifecycle::New | Lifecycle::Active) if identity.generation > before.generation => {
                 let reason = "it is suspended in the cluster; who ordered this, and why, is unknown".to_owned();
@@ -549,6 +553,18 @@ mod tests {
         };
         assert_eq!(applied(old.clone(), &seen(TenantState::Suspended), &policy).stopped.len(), 2);
         assert!(applied(old.clone(), &seen(TenantState::Active), &policy).stopped.is_empty());
+        // It was archived, and its deletion had begun.
+        let ending = Some(crate::ledger::Ending::Deletion { at: world.now });
+        let mut archived = old.accounts[&foo].clone();
+        (archived.state, archived.ending) = (Lifecycle::Archived, ending);
+        let mut old = old;
+        old.apply(&Change::Account(Box::new(archived)));
+        let resumed = applied(old.clone(), &seen(TenantState::Active), &policy);
+        let account = &resumed.accounts[&foo];
+        assert_eq!((account.state, account.ending, account.generation), (Lifecycle::Active, None, 7000));
+        assert!(account.suspension.is_none() && resumed.stopped.is_empty());
+        let account = &applied(old, &seen(TenantState::Suspended), &policy).accounts[&foo];
+        assert_eq!((account.state, account.ending), (Lifecycle::Archived, ending));
     }
 
     fn seal(world: &World, id: &AccountId, cluster: &str, generation: u64, state: TenantState) -> Tenancy {

@@ -65,7 +65,7 @@ pub async fn apply(
         if let Some(uid) = uid.filter(|_| mark.may_write()) {
             // Subjects that the manifest no longer names lose their rights although the mark was not raised. The next
             // plan sees the result.
-            let covered = without(manifest, |subject| generation_of(subject).is_none_or(|it| mark.covers(it)));
+            let covered = without(manifest, |subject| generation_of(subject).is_none_or(|it| mark.has_covered(it)));
             apply_where(server, &path, &covered, "uid", uid).await.map_err(|error| refused(key, error))?;
         }
         return Err(StepError::Unmarked { cluster: server.cluster.clone(), source: Box::new(source) });

@@ -169,6 +169,14 @@ impl MarkKeeper {
         }
     }
 
+    /// Whether the mark covers `generation`, or may have covered it before somebody deleted or replaced the mark.
+    /// Bindings that name such a generation may keep it.
+    #[must_use]
+    pub fn has_covered(&self, generation: u64) -> bool {
+        let is_gone = !matches!(*self.found.lock(), FoundMark::Own(_));
+        self.covers(generation) || (is_gone && self.may_write() && generation <= self.generations.marked())
+    }
+
     /// Raises the mark to at least `generation`.
     ///
     /// # Errors

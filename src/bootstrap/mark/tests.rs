@@ -77,6 +77,21 @@ async fn a_mark_that_was_readable_stays_known_if_one_read_is_refused() {
     assert!(keeper.covers(90) && !keeper.covers(91));
 }
 
+/// Somebody deleted the mark, and it cannot be written again.
+#[tokio::test]
+async fn bindings_keep_the_generations_that_a_deleted_mark_had() {
+    let (generations, _) = generations(95);
+    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
+    let client = Client::try_from(config).expect("the configuration is valid");
+    let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
+    assert!(!keeper.has_covered(91), "the mark is there, and the ledger only meant to raise it");
+    keeper.take(FoundMark::Absent);
+    assert!(!keeper.covers(90), "a binding gets the generation only if the mark has it");
+    assert!(keeper.has_covered(90) && !keeper.has_covered(96));
+    keeper.heard(&map(103)).await;
+    assert!(!keeper.has_covered(90), "a process that was rolled back writes no binding");
+}
+
 #[test]
 fn a_generation_that_was_sent_without_an_answer_is_our_own() {
     let (generations, stop) = generations(90);

@@ -25,6 +25,7 @@ use crate::bootstrap::{self, AccessError, KnownGenerations, MarkKeeper, OwnerWat
 use crate::contract::Sealer;
 use crate::control::api::ClusterStatus;
 use crate::errors::chain;
+use crate::execute::workloads::SuspendedPods;
 use crate::execute::{ClusterEffects, Effects};
 use crate::identity::ClusterName;
 use crate::inventory::Inventory;
@@ -60,7 +61,7 @@ pub struct Clusters {
     /// The generations that this process may find, for each cluster that it connected to or tried to.
     generations: BTreeMap<ClusterName, Arc<KnownGenerations>>,
     /// The pods of suspended tenants that ran when they were last counted.
-    pub(crate) suspended_pods: BTreeMap<ClusterName, usize>,
+    pub(crate) suspended_pods: BTreeMap<ClusterName, SuspendedPods>,
 }
 
 /// The other state that connecting a cluster needs.

@@ -171,6 +171,11 @@ impl Clusters {
         generations.try_for_each(|(cluster, known)| not_behind(cluster, known.beyond(), ledger.last_generation))
     }
 
+    /// Whether no cluster has answered since the start, so that the ledger may have been rolled back unnoticed.
+    pub(super) fn is_unproven(&self) -> bool {
+        self.links.is_empty() && !self.trouble.is_empty()
+    }
+
     /// Reads the marks of the clusters that answer. If one of them proves that this process was rolled back, the
     /// process is stopped.
     pub(super) async fn confirm(&self) {

@@ -1,6 +1,6 @@
 //! One cycle, written as a table of contents: each line is a stage, and its comment says what the stage touches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bursar_directory::Pass;
@@ -12,13 +12,14 @@ use crate::control::api::{CycleReport, PlanAnswer};
 
 use crate::evolve::{Evolved, Followed, Inputs, evolve};
 use crate::execute::{self, Extent, Recorder, Run};
+use crate::identity::ClusterName;
 use crate::inventory::Inventory;
 use crate::ledger::LedgerState;
 use crate::ledger::change::Event;
 use crate::orders::request::Trigger;
 use crate::outlook::{self, Difference, Lookahead, Outlook};
 use crate::plan::display::Preview;
-use crate::plan::{ApprovedPlan, Plan, Planner, Refusal};
+use crate::plan::{AccountPlan, Action, ApprovedPlan, Plan, Planner, Refusal};
 use crate::policy::Policy;
 use crate::report;
 use crate::runtime::directories::Reader;
@@ -67,15 +68,24 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     .await?;
     clusters.must_own(ledger.state())?; // before anything is written in the realm
     count(metrics, &decided, &done);
-    if trigger == Trigger::FullRead {
+    let is_counted_whole = matches!(trigger, Trigger::FullRead | Trigger::Start);
+    let stopped = stopped(&decided.approved);
+    if is_counted_whole || !stopped.is_empty() {
         // clusters: pods of suspended tenants
-        let counted = execute::workloads::running_suspended(&clusters.effects, ledger.state(), ledger.now());
+        let only = (!is_counted_whole).then_some(&stopped);
+        let counted = execute::workloads::running_suspended(&clusters.effects, ledger.state(), only, ledger.now());
         let counted = tokio::select! {
             counted = counted => counted,
             () = work.interrupt.cancelled() => BTreeMap::new(),
         };
         // A cluster that was not counted keeps its last count.
-        clusters.suspended_pods.extend(counted);
+        for (cluster, pods) in counted {
+            let known = clusters.suspended_pods.entry(cluster).or_default();
+            if is_counted_whole {
+                known.clear();
+            }
+            known.extend(pods);
+        }
     }
     let (limits, changed) = (&settings.policy.limits, &clusters.changed);
     let following = Following { ledger: &mut *ledger, limits, work, metrics, changed, clusters, trigger, extent };
@@ -96,6 +106,16 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
         ..report
     };
     Ok(ledger.finish(report).await?) // ledger: the cycle's own row
+}
+
+/// Returns the namespaces in which a plan stops workloads.
+fn stopped(approved: &ApprovedPlan) -> BTreeSet<(ClusterName, String)> {
+    let steps = approved.accounts().iter().flat_map(AccountPlan::steps);
+    let stopped = steps.filter_map(|action| match action {
+        Action::StopWorkloads { cluster, namespace } => Some((cluster.clone(), namespace.to_string())),
+        _ => None,
+    });
+    stopped.collect()
 }
 
 /// What is previewed; the default is the next cycle.

@@ -70,6 +70,12 @@ pub enum AccessError {
          and the daemon exits"
     )]
     Behind,
+    /// The write of the mark hangs.
+    #[error("ConfigMap bursar-mark in namespace bursar was not written within {seconds} s; the write is retried")]
+    NotRaised {
+        /// How long a step waited.
+        seconds: u64,
+    },
     /// Another client changed the mark between each read and write.
     #[error("another client keeps changing ConfigMap bursar-mark in namespace bursar; the write is retried")]
     Contended,

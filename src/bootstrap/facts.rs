@@ -14,6 +14,7 @@ use super::{AccessError, answered};
 use crate::contract::{self, CLASS, MANAGED_BY, MANAGER};
 use crate::desired::of_generation_group;
 use crate::identity::{ClusterName, NamespaceName};
+use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::cluster_recovery::{Facts, Tenancy};
 
 /// Reads the facts. A namespace that no key of `public_keys` sealed is left out and reported as a doubt.
@@ -41,11 +42,14 @@ pub async fn facts(client: &Client, cluster: &ClusterName, public_keys: &[[u8; 3
             }
         }
     }
-    let subjects = bindings.iter().map(|binding| &binding.subjects);
-    let subjects = subjects.chain(cluster_bindings.iter().map(|binding| &binding.subjects)).flatten().flatten();
-    for (account, generation) in subjects.filter_map(bound) {
-        let known = facts.bound.entry(account).or_default();
-        *known = generation.max(*known);
+    let bindings = bindings.into_iter().map(|binding| (ManagedKind::RoleBinding, binding.metadata, binding.subjects));
+    let cluster_bindings = cluster_bindings.into_iter();
+    let cluster_bindings =
+        cluster_bindings.map(|binding| (ManagedKind::ClusterRoleBinding, binding.metadata, binding.subjects));
+    for (kind, metadata, subjects) in bindings.chain(cluster_bindings) {
+        let name = metadata.name.unwrap_or_default();
+        let key = ObjectKey::new(cluster, kind, metadata.namespace.as_deref(), &name);
+        facts.add_binding(key, subjects.iter().flatten().filter_map(bound).collect());
     }
     Ok(facts)
 }

@@ -6,10 +6,13 @@
 //! request names a `resourceVersion` that no object has ([`NO_OBJECT`]): if an object exists, the request conflicts, so
 //! nothing has to be read before a creation.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::StepError;
 use super::request::{ApiAnswer, ApiServer, Ask, RequestError};
+use crate::bootstrap::MarkKeeper;
 use crate::contract::{MANAGED_BY, MANAGER, identity_of};
 use crate::desired::credential::of_service_account;
 use crate::desired::of_generation_group;
@@ -17,6 +20,9 @@ use crate::identity::{AccountId, NamespaceName};
 use crate::kinds::{Data, ObjectKey};
 use crate::observed::cache::is_released;
 use crate::packed_text::UuidText;
+
+/// How long the removal of subjects from a binding waits for the mark that the binding's other subjects need.
+const TAKES_WITHOUT_MARK: Duration = Duration::from_secs(1);
 
 /// The result of a successful apply: the object is as desired.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,16 +65,24 @@ pub async fn apply(
     claim: Claim<'_>,
 ) -> Result<Applied, StepError> {
     let path = path_of(server, key).await?;
-    if let (Some(mark), Some(generation)) = (server.mark(), highest_generation(manifest))
-        && let Err(source) = mark.raise(generation).await
-    {
-        if let Some(uid) = uid.filter(|_| mark.may_write()) {
-            // Subjects that the manifest no longer names lose their rights although the mark was not raised. The next
-            // plan sees the result.
-            let covered = without(manifest, |subject| generation_of(subject).is_none_or(|it| mark.covers(it)));
-            apply_where(server, &path, &covered, "uid", uid).await.map_err(|error| refused(key, error))?;
-        }
-        return Err(StepError::Unmarked { cluster: server.cluster.clone(), source: Box::new(source) });
+    if let (Some(mark), Some(generation)) = (server.mark(), highest_generation(manifest)) {
+        let raised = match uid {
+            None => mark.raise(generation).await,
+            Some(uid) => {
+                let mut raising = std::pin::pin!(mark.raise_soon(generation));
+                match tokio::time::timeout(TAKES_WITHOUT_MARK, &mut raising).await {
+                    Ok(Ok(())) => Ok(()),
+                    waited => {
+                        take(server, mark, key, &path, manifest, uid).await?;
+                        match waited {
+                            Ok(raised) => raised,
+                            Err(_) => raising.await,
+                        }
+                    }
+                }
+            }
+        };
+        raised.map_err(|source| StepError::Unmarked { cluster: server.cluster.clone(), source: Box::new(source) })?;
     }
     let known = match uid {
         None => None,
@@ -91,6 +105,23 @@ pub async fn apply(
         return bind_again(server, key, &path, &applied).await;
     }
     Ok(applied)
+}
+
+/// Removes the subjects from a binding that `manifest` no longer names, although the mark is not raised yet. The next
+/// plan sees the result.
+async fn take(
+    server: &ApiServer,
+    mark: &MarkKeeper,
+    key: &ObjectKey,
+    path: &str,
+    manifest: &Value,
+    uid: &str,
+) -> Result<(), StepError> {
+    if mark.may_write() {
+        let covered = without(manifest, |subject| generation_of(subject).is_none_or(|it| mark.has_covered(it)));
+        apply_where(server, path, &covered, "uid", uid).await.map_err(|error| refused(key, error))?;
+    }
+    Ok(())
 }
 
 /// Returns the highest generation that a binding gives rights to, by a group or by a service account.

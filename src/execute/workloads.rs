@@ -5,7 +5,7 @@
 //! Workloads are first found and then stopped, and the ledger records their state in between. So this state is not lost
 //! if the daemon is killed while it stops them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::request::{ApiServer, Ask, RequestError};
 use super::{Effects, StepError};
+use crate::desired::quota::stops_pods;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::inventory::pods::{GRACE, Maker, is_late};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, everywhere};
@@ -189,30 +190,50 @@ pub async fn end_pods(server: &ApiServer, namespace: &NamespaceName) -> Result<u
     failed.map_or(Ok(running.len()), Err)
 }
 
-/// Counts the pods of suspended tenants that still run, by cluster. A cluster that does not answer is left out.
+/// The pods that still run in each suspended namespace.
+pub type SuspendedPods = BTreeMap<String, usize>;
+
+/// Counts the pods of suspended tenants that still run, by cluster and namespace. `only` are the namespaces to count;
+/// `None` for all. A cluster that does not answer is left out.
 pub async fn running_suspended(
     effects: &Effects,
     ledger: &LedgerState,
+    only: Option<&BTreeSet<(ClusterName, String)>>,
     now: Timestamp,
-) -> BTreeMap<ClusterName, usize> {
+) -> BTreeMap<ClusterName, SuspendedPods> {
     let pods = ObjectKind::of("v1", "Pod");
     let Some(kind) = everywhere(&pods) else { return BTreeMap::new() };
-    let is_suspended = |record: &ObjectRecord| {
-        ledger.accounts.get(&record.account).is_some_and(|account| account.state == Lifecycle::Suspended)
+    let namespaces: BTreeSet<(&ClusterName, &str)> =
+        ledger.objects.iter().filter_map(|(key, record)| suspended(ledger, key, record)).collect();
+    let is_wanted = |(cluster, name): &(&ClusterName, &str)| {
+        only.is_none_or(|only| only.contains(&((*cluster).clone(), (*name).to_owned())))
     };
-    let namespaces =
-        ledger.objects.iter().filter(|(key, record)| key.kind == ManagedKind::Namespace && is_suspended(record));
-    let namespaces: Vec<&ObjectKey> = namespaces.map(|(key, _)| key).collect();
+    let namespaces: Vec<(&ClusterName, &str)> = namespaces.into_iter().filter(is_wanted).collect();
     let there = effects.clusters.iter().filter(|(_, effects)| effects.watch.is_ready());
     let counts = there.map(async |(cluster, effects)| {
-        let mut running = 0;
-        for namespace in namespaces.iter().filter(|key| key.cluster == *cluster) {
-            let listed = effects.server.list(&kind.path(Some(&namespace.name), None)).await.ok()?;
-            running += listed.iter().filter(|pod| runs(How::Delete, pod) || outlasts(pod, now)).count();
+        let mut running = SuspendedPods::new();
+        for (_, namespace) in namespaces.iter().filter(|(at, _)| *at == cluster) {
+            let listed = effects.server.list(&kind.path(Some(namespace), None)).await.ok()?;
+            let pods = listed.iter().filter(|pod| runs(How::Delete, pod) || outlasts(pod, now));
+            running.insert((*namespace).to_owned(), pods.count());
         }
         Some((cluster.clone(), running))
     });
     futures::future::join_all(counts).await.into_iter().flatten().collect()
+}
+
+/// Returns the namespace of a record that shows that the namespace is suspended: its account is, or the namespace has the
+/// quota that stops pods, because the class gave up this cluster.
+fn suspended<'a>(
+    ledger: &LedgerState,
+    key: &'a ObjectKey,
+    record: &ObjectRecord,
+) -> Option<(&'a ClusterName, &'a str)> {
+    if stops_pods(key) {
+        return Some((&key.cluster, key.namespace.as_deref()?));
+    }
+    let account = ledger.accounts.get(&record.account).filter(|_| key.kind == ManagedKind::Namespace)?;
+    matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived).then(|| (&key.cluster, &*key.name))
 }
 
 /// Deletes a pod with the grace period [`GRACE`].
@@ -390,6 +411,34 @@ fn path(key: &ObjectKey) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::AccountKind;
+    use crate::plan::testing::{World, prod};
+    use crate::policy::Limit;
+
+    #[test]
+    fn archived_namespaces_and_those_in_clusters_that_a_class_gave_up_count_as_suspended() {
+        let mut world = World::new();
+        world.another_cluster("b");
+        world.policy.limits.suspend_per_cycle = Limit { count: 9, percent: None };
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.add(AccountKind::Tool, "bar", Some(52_504));
+        (0..2).for_each(|_| drop(world.cycle()));
+        let found = |world: &World| -> BTreeSet<String> {
+            let all = world.ledger.objects.iter();
+            let all = all.filter_map(|(key, record)| suspended(&world.ledger, key, record));
+            all.map(|(cluster, namespace)| format!("{cluster} {namespace}")).collect()
+        };
+        assert_eq!(found(&world), BTreeSet::new());
+        world.account(&foo).disabled = Some("mark".to_owned());
+        world.policy.classes.get_mut("tool").expect("the policy has this class").clusters = vec![prod()];
+        (0..2).for_each(|_| drop(world.cycle()));
+        let all = BTreeSet::from(["b tool-bar", "b tool-foo", "prod tool-foo"].map(str::to_owned));
+        assert_eq!(found(&world), all);
+        world.account(&foo).state = Lifecycle::Archived;
+        world.ledger.objects.retain(|key, _| !stops_pods(key));
+        let archived = ["b tool-foo", "prod tool-foo"].map(str::to_owned);
+        assert_eq!(found(&world), BTreeSet::from(archived));
+    }
 
     #[test]
     fn an_object_is_left_out_only_if_its_controller_is_stopped() {

@@ -12,7 +12,7 @@ use crate::digest::managed_digest;
 use crate::identity::ClusterName;
 use crate::inventory::repairs::Repairs;
 use crate::inventory::{ClusterInventory, ObservedObject, Rare};
-use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, WatchedKind};
+use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, Stage, WatchedKind};
 use crate::packed_text::UuidText;
 
 /// The objects of one cluster that have our label, updated by events.
@@ -228,6 +228,9 @@ pub fn observe(kind: &ObjectKind, object: &Value) -> ObservedObject {
                 Detail::None | Detail::Class | Detail::VolumeFixed | Detail::Subjects => None,
             },
             rival: rival(metadata),
+            emptied: kind.stage() == Stage::Access
+                && metadata["deletionTimestamp"].is_string()
+                && object["subjects"].as_array().is_none_or(Vec::is_empty),
         }
         .if_any(),
     }

@@ -25,6 +25,7 @@ use crate::bootstrap::{self, AccessError, KnownGenerations, MarkKeeper, OwnerWat
 use crate::contract::Sealer;
 use crate::control::api::ClusterStatus;
 use crate::errors::chain;
+use crate::execute::workloads::SuspendedPods;
 use crate::execute::{ClusterEffects, Effects};
 use crate::identity::ClusterName;
 use crate::inventory::Inventory;
@@ -60,7 +61,7 @@ pub struct Clusters {
     /// The generations that this process may find, for each cluster that it connected to or tried to.
     generations: BTreeMap<ClusterName, Arc<KnownGenerations>>,
     /// The pods of suspended tenants that ran when they were last counted.
-    pub(crate) suspended_pods: BTreeMap<ClusterName, usize>,
+    pub(crate) suspended_pods: BTreeMap<ClusterName, SuspendedPods>,
 }
 
 /// The other state that connecting a cluster needs.
@@ -168,6 +169,11 @@ impl Clusters {
         lost.map_or(Ok(()), |(cluster, _)| Err(RuntimeError::Copied { cluster: cluster.clone() }))?;
         let mut generations = self.generations.iter();
         generations.try_for_each(|(cluster, known)| not_behind(cluster, known.beyond(), ledger.last_generation))
+    }
+
+    /// Whether no cluster has answered since the start, so that the ledger may have been rolled back unnoticed.
+    pub(super) fn is_unproven(&self) -> bool {
+        self.links.is_empty() && !self.trouble.is_empty()
     }
 
     /// Reads the marks of the clusters that answer. If one of them proves that this process was rolled back, the

@@ -80,7 +80,7 @@ impl Runtime {
             metrics.confinement(&cluster, (status.confinement.len(), status.unknown_certificates.len()), own);
         }
         for (cluster, pods) in clusters.suspended_pods.iter().filter(|it| settings.clusters.contains_key(it.0)) {
-            metrics.suspended_pods(&cluster.0, *pods);
+            metrics.suspended_pods(&cluster.0, pods.values().sum());
         }
         for (cluster, effects) in &clusters.effects.clusters {
             let findings = effects.findings();

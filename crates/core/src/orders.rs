@@ -192,7 +192,7 @@ fn write(
                 OrderRequest::ResumeStarting(ResumeStarting { start, .. }) => Some(start),
                 _ => None,
             };
-            let left = eviction::left_stopped(ledger, account, start)?;
+            let left = eviction::left_stopped(ledger, policy, account, start)?;
             let mut outcome = order(ledger, account, OrderKind::Resume, note, None)?;
             outcome.changes.splice(..0, left);
             Ok(outcome)

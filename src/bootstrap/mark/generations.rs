@@ -83,6 +83,11 @@ impl KnownGenerations {
         self.known.lock().sealed
     }
 
+    /// Returns the highest generation that this process found in the mark, or that the ledger may have written before.
+    pub(super) fn marked(&self) -> u64 {
+        self.known.lock().marked
+    }
+
     pub(super) fn may_seal(&self, generation: u64) {
         let mut known = self.known.lock();
         known.sealed = known.sealed.max(generation);

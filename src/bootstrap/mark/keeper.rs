@@ -12,6 +12,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::generations::{KnownGenerations, Reserved};
@@ -34,6 +35,9 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_WHILE_BROKEN: Duration = Duration::from_secs(2);
 /// How often a write is tried if somebody else writes the mark at the same time.
 const WRITES: usize = 3;
+/// How long a step that takes access away waits for a raised mark. If the mark's write hangs, such steps of other accounts
+/// must not wait for it one after the other.
+const RAISED_WITHIN: Duration = Duration::from_secs(10);
 /// A `resourceVersion` that no object has. An apply with it creates the object, or fails with 409 if the object exists.
 const NO_OBJECT: &str = "1";
 
@@ -48,6 +52,8 @@ pub struct MarkKeeper {
     reserved: Mutex<Reserved>,
     generations: Arc<KnownGenerations>,
     writing: tokio::sync::Mutex<()>,
+    /// When [`Self::raise_soon`] last gave up.
+    pub(super) late: Mutex<Option<Instant>>,
     /// This process is the holder. If the mark names another holder later, this process was replaced.
     holds: AtomicBool,
     lost: AtomicBool,
@@ -88,6 +94,7 @@ impl MarkKeeper {
             reserved: Mutex::new(last),
             generations,
             writing: tokio::sync::Mutex::default(),
+            late: Mutex::default(),
             holds: AtomicBool::new(false),
             lost: AtomicBool::new(false),
         })
@@ -169,6 +176,14 @@ impl MarkKeeper {
         }
     }
 
+    /// Whether the mark covers `generation`, or may have covered it before somebody deleted or replaced the mark.
+    /// Bindings that name such a generation may keep it.
+    #[must_use]
+    pub fn has_covered(&self, generation: u64) -> bool {
+        let is_gone = !matches!(*self.found.lock(), FoundMark::Own(_));
+        self.covers(generation) || (is_gone && self.may_write() && generation <= self.generations.marked())
+    }
+
     /// Raises the mark to at least `generation`.
     ///
     /// # Errors
@@ -194,6 +209,26 @@ impl MarkKeeper {
             }
         }
         Err(AccessError::Contended)
+    }
+
+    /// Like [`Self::raise`], for a step that takes access away: gives up after [`RAISED_WITHIN`], and then fails at once
+    /// for as long.
+    ///
+    /// # Errors
+    /// As [`Self::raise`].
+    #[expect(clippy::disallowed_methods, reason = "measures how long ago a write hung")]
+    pub async fn raise_soon(&self, generation: u64) -> Result<(), AccessError> {
+        if self.covers(generation) && self.has_uids() {
+            return Ok(());
+        }
+        let is_late = self.late.lock().is_some_and(|since| since.elapsed() < RAISED_WITHIN);
+        if !is_late {
+            if let Ok(raised) = tokio::time::timeout(RAISED_WITHIN, self.raise(generation)).await {
+                return raised;
+            }
+            *self.late.lock() = Some(Instant::now());
+        }
+        Err(AccessError::NotRaised { seconds: RAISED_WITHIN.as_secs() })
     }
 
     /// Writes the mark if it is still the known one.
@@ -277,7 +312,7 @@ impl MarkKeeper {
         let cluster = &self.owner.cluster;
         tracing::info!(%cluster, "another process ran with this ledger before: asking whether it still runs");
         self.merge(json!({CLAIM: me, REFUSED: null})).await?;
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         while begun.elapsed() < CLAIM_WAITS {
             tokio::time::sleep(LOOK_EVERY).await;
             let FoundMark::Own(own) = self.read().await? else { return Ok(Claim::Held) };

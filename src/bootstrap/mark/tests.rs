@@ -1,5 +1,6 @@
 //! Tests when a mark in a cluster stops a process, and when it must not.
 
+use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::generations::KnownGenerations;
@@ -75,6 +76,34 @@ async fn a_mark_that_was_readable_stays_known_if_one_read_is_refused() {
     let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
     keeper.take(FoundMark::Hidden);
     assert!(keeper.covers(90) && !keeper.covers(91));
+}
+
+/// Somebody deleted the mark, and it cannot be written again.
+#[tokio::test]
+async fn bindings_keep_the_generations_that_a_deleted_mark_had() {
+    let (generations, _) = generations(95);
+    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
+    let client = Client::try_from(config).expect("the configuration is valid");
+    let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
+    assert!(!keeper.has_covered(91), "the mark is there, and the ledger only meant to raise it");
+    keeper.take(FoundMark::Absent);
+    assert!(!keeper.covers(90), "a binding gets the generation only if the mark has it");
+    assert!(keeper.has_covered(90) && !keeper.has_covered(96));
+    keeper.heard(&map(103)).await;
+    assert!(!keeper.has_covered(90), "a process that was rolled back writes no binding");
+}
+
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "a write of the mark hung just now")]
+async fn removals_of_access_do_not_wait_one_after_the_other_for_a_mark_that_hangs() {
+    let (generations, _) = generations(90);
+    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
+    let client = Client::try_from(config).expect("the configuration is valid");
+    let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
+    *keeper.late.lock() = Some(tokio::time::Instant::now());
+    let raised = keeper.raise_soon(91).now_or_never().expect("the removal does not wait");
+    assert!(matches!(raised, Err(AccessError::NotRaised { .. })), "{raised:?}");
+    assert!(matches!(keeper.raise_soon(90).now_or_never(), Some(Ok(()))));
 }
 
 #[test]

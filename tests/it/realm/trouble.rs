@@ -5,15 +5,17 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bursar::daemon;
-use bursar::orders::request::Trigger;
+use bursar::identity::ClusterName;
+use bursar::orders::request::{OrderRequest, Trigger};
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn};
 use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use jiff::SignedDuration;
 use serde_json::json;
 
-use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, requests, roles, set, user, world};
+use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, requests, roles, set, target, user, world};
 use crate::daemon::{Daemon, status};
 use crate::keycloak::proxy::{Fate, between};
+use crate::world::all_is_well;
 
 const PASSES: u8 = 0;
 
@@ -96,4 +98,31 @@ fn an_outage_of_the_realm_stops_nothing_else_and_recovery_needs_no_help() {
     assert_eq!(user(&realm, "rlout-a")["enabled"], false);
     assert_eq!(roles(&realm, "rlout-a"), set(&[]));
     assert!(world.metrics().contains("bursar_realm_failing 0\n"));
+}
+
+/// The ledger may be an old one, and only a cluster can show that.
+#[test]
+fn until_a_cluster_answers_a_realm_only_loses_access() {
+    let realm = realm("rlold", &[], &RIGHTS);
+    let own = connection(&realm, &realm.server.url, SECRET);
+    let mut world = world("rlold", &format!("[realm]\nclient = \"{WORKSPACES}\"\n{own}"));
+    world.person("rlold-a", 64_411);
+    world.person("rlold-b", 64_412);
+    all_is_well(&world.cycle());
+    realm.change("rlold-a", &json!({"enabled": false}));
+    world.stop();
+    let kubeconfig = world.settings().clusters[&ClusterName("test".into())].clone();
+    let hidden = kubeconfig.with_extension("hidden");
+    std::fs::rename(&kubeconfig, &hidden).expect("the folder is writable");
+    world.order(&OrderRequest::Suspend(target("rlold-b"))).expect("the order is accepted");
+    world.cycle();
+    assert_eq!(user(&realm, "rlold-b")["enabled"], false);
+    assert_eq!(user(&realm, "rlold-a")["enabled"], false, "nobody knows whether the ledger is up to date");
+    assert_eq!(world.status().realm.map(|realm| realm.waiting), Some(1));
+    std::fs::rename(&hidden, &kubeconfig).expect("the folder is writable");
+    let is_back = poll(DEADLINE, || {
+        world.cycle();
+        user(&realm, "rlold-a")["enabled"] == true
+    });
+    assert!(is_back, "{:?}", world.status().realm);
 }

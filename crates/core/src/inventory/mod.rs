@@ -92,6 +92,8 @@ pub struct Rare {
     /// The last field manager other than Bursar that wrote to the object. Writes to subresources such as `status` do
     /// not count.
     pub rival: Option<String>,
+    /// Whether the object is a binding that is being deleted and names nobody any more.
+    pub emptied: bool,
 }
 
 impl Rare {
@@ -113,6 +115,12 @@ impl ObservedObject {
     #[must_use]
     pub fn quota(&self) -> Option<&ObservedQuota> {
         self.rare.as_ref()?.quota.as_ref()
+    }
+
+    /// Returns [`Rare::emptied`].
+    #[must_use]
+    pub fn is_emptied(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.emptied)
     }
 
     /// Returns [`Rare::rival`].

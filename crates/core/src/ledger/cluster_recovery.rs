@@ -9,17 +9,19 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::change::{Change, Event};
+use super::people::PeopleByEntry;
 use super::{Account, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension, Tenant};
 use crate::contract::{Identity, TenantState};
 use crate::identity::{
     AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Uid, generation_group, kubernetes_name, name_in,
+    of_generation_group,
 };
 use crate::json_text::JsonText;
-use crate::kinds::Stage;
-use crate::policy::{CredentialKind, Policy};
+use crate::kinds::{ObjectKey, Stage};
+use crate::policy::{Class, CredentialKind, Policy, When};
 
 /// Added to the highest generation that was seen anywhere. Generations that were assigned later and left no trace must
 /// not be assigned again. No site revokes this many credentials between two backups.
@@ -52,6 +54,8 @@ pub struct Facts {
     pub tenancies: Vec<Tenancy>,
     /// The highest generation that our bindings name, by account.
     pub bound: BTreeMap<AccountName, u64>,
+    /// The accounts that each of our bindings names, with their generations.
+    pub bindings: BTreeMap<ObjectKey, BTreeSet<(AccountName, u64)>>,
     /// The generation in the signed mark of each cluster. Every generation up to it may have been used.
     pub marks: BTreeMap<ClusterName, u64>,
     /// Uids of workspaces in signed marks. Lower uids in the range of the same class were assigned too.
@@ -61,9 +65,19 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// Adds one of our bindings.
+    pub fn add_binding(&mut self, key: ObjectKey, names: BTreeSet<(AccountName, u64)>) {
+        for (account, generation) in &names {
+            let known = self.bound.entry(account.clone()).or_default();
+            *known = (*generation).max(*known);
+        }
+        self.bindings.insert(key, names);
+    }
+
     /// Adds the facts of another cluster.
     pub fn extend(&mut self, other: Self) {
-        let Self { clusters, tenancies, bound, marks, marked_uids, doubts } = other;
+        let Self { clusters, tenancies, bound, bindings, marks, marked_uids, doubts } = other;
+        self.bindings.extend(bindings);
         self.clusters.extend(clusters);
         self.tenancies.extend(tenancies);
         for (account, generation) in bound {
@@ -78,8 +92,9 @@ impl Facts {
     /// Returns the facts without those that name a generation which no ledger with the counter `last` has reached. It
     /// records a doubt for each of them.
     fn plausible(&self, last: u64) -> Self {
-        let Self { clusters, tenancies, bound, marks, marked_uids, doubts } = self.clone();
-        let mut facts = Self { clusters, marked_uids, doubts, ..Self::default() };
+        let Self { clusters, tenancies, bound, bindings, marks, marked_uids, doubts } = self.clone();
+        // Bindings prove no generation; `bound` does.
+        let mut facts = Self { clusters, bindings, marked_uids, doubts, ..Self::default() };
         let mut is_plausible = |generation: u64, what: &dyn Fn() -> String| {
             let is = generation <= last.saturating_add(PLAUSIBLE);
             if !is {
@@ -175,6 +190,9 @@ pub fn learn(
         let lost = if older && facts.marked() > 0 { lesson.lost_bindings(facts, policy) } else { BTreeSet::new() };
         highest = lesson.unconfirmed(facts, &lost, highest);
     }
+    if older {
+        lesson.left(facts, policy);
+    }
     if older && !ledger.accounts.is_empty() {
         lesson.learned.doubts.push(LOST_ORDERS.to_owned());
     }
@@ -218,7 +236,11 @@ impl Lesson<'_> {
         };
         if identity.generation >= account.generation {
             self.confirmed.insert(identity.id.clone());
-            if account.state == Lifecycle::Suspended && identity.state == TenantState::Active {
+            // Compared with the ledger, because another cluster may have shown the resumption before.
+            let known = self.ledger.accounts.get(&identity.id).map(|known| known.state);
+            if matches!(known, Some(Lifecycle::Suspended | Lifecycle::Archived))
+                && identity.state == TenantState::Active
+            {
                 self.forget_stopped(identity);
             }
             self.stand(account, identity);
@@ -383,13 +405,106 @@ impl Lesson<'_> {
         lost.into_iter().filter(|(class, _)| kept.contains(class)).map(|(_, account)| account.clone()).collect()
     }
 
+    /// Removes people from groups that they left after this ledger was written, as the role bindings of the workspace or
+    /// of the class show. Otherwise these people would get their access back until a complete read shows that they
+    /// left, or as long as a limit refuses their removal. A complete read adds the members again that a directory shows.
+    fn left(&mut self, facts: &Facts, policy: &Policy) {
+        let ledger = self.ledger;
+        let people = PeopleByEntry::of(ledger);
+        let users = ledger.accounts.values().filter(|account| account.kind == AccountKind::User);
+        let by_generation: BTreeMap<u64, &Account> = users.map(|person| (person.generation, person)).collect();
+        let bindings = ledger.objects.iter();
+        let bindings =
+            bindings.filter(|(key, _)| key.kind.stage() == Stage::Access && facts.clusters.contains(&key.cluster));
+        let mut left: BTreeMap<AccountId, BTreeMap<AccountId, &ClusterName>> = BTreeMap::new();
+        for (key, record) in bindings {
+            let Some(owner) = ledger.accounts.get(&record.account) else { continue };
+            let subjects = record.detail.as_ref().map(JsonText::value);
+            for subject in subjects.as_ref().and_then(Value::as_array).into_iter().flatten() {
+                let named = subject["name"].as_str().and_then(of_generation_group);
+                let person = named.and_then(|(_, generation)| by_generation.get(&generation).copied());
+                let Some(person) = person.filter(|person| self.has_lost(facts, key, person)) else { continue };
+                for group in self.giving(owner, key, policy) {
+                    left.entry(group.id.clone()).or_default().insert(person.id.clone(), &key.cluster);
+                }
+            }
+        }
+        for (id, persons) in left {
+            let Some(before) = self.known(&id) else { continue };
+            let mut after = before.clone();
+            let is_gone = |member: &DirectoryId| {
+                people.get(&before, member).is_some_and(|person| persons.contains_key(&person.id))
+            };
+            after.members.retain(|member, _| !is_gone(member));
+            after.leaving.retain(|member| !is_gone(member));
+            if after == before {
+                continue;
+            }
+            for (person, cluster) in persons {
+                let Some(person) = ledger.accounts.get(&person).map(Account::account_name) else { continue };
+                self.learned.doubts.push(format!(
+                    "{person} counts as having left {}, because the role bindings in {cluster} no longer name this \
+                     person; the next complete read of the directory decides",
+                    before.account_name()
+                ));
+            }
+            self.took(&before, after, "role bindings that no longer name former members");
+        }
+    }
+
+    /// Whether the cluster shows that the person no longer has the access of a binding, which the ledger has: bindings
+    /// in the same namespace, or of the same cluster-wide role, name others, and the person has access elsewhere. If
+    /// nobody is named, the bindings may have been deleted or not been created yet, and prove nothing.
+    fn has_lost(&self, facts: &Facts, binding: &ObjectKey, person: &Account) -> bool {
+        let present = self.known(&person.id).map_or(person.generation, |person| person.generation);
+        let name = person.account_name();
+        let is_own = |(named, generation): &(AccountName, u64)| {
+            *generation == present || *generation == person.generation || *named == name
+        };
+        let is_like = |other: &ObjectKey| {
+            other.namespace == binding.namespace
+                && (binding.namespace.is_some() || role_of(&other.name) == role_of(&binding.name))
+        };
+        let in_cluster = facts.bindings.iter().filter(|(key, _)| key.cluster == binding.cluster);
+        let (like, elsewhere): (Vec<_>, Vec<_>) = in_cluster.partition(|(key, _)| is_like(key));
+        like.iter().any(|(_, names)| !names.is_empty())
+            && !like.iter().any(|(_, names)| names.iter().any(is_own))
+            && elsewhere.iter().any(|(_, names)| names.iter().any(|(_, generation)| *generation == present))
+    }
+
+    /// Returns the groups whose members get the access of a binding of `owner`: the workspace itself or, for a
+    /// cluster-wide role, the groups that the classes with this role select.
+    fn giving(&self, owner: &Account, binding: &ObjectKey, policy: &Policy) -> Vec<Account> {
+        if owner.kind == AccountKind::Group {
+            return self.known(&owner.id).into_iter().collect();
+        }
+        let Some(role) = role_of(&binding.name).filter(|_| binding.namespace.is_none()) else { return Vec::new() };
+        let gives = |class: &&Class| {
+            let is_role = class.namespace.is_none() && class.roles.iter().any(|it| it == role);
+            let is_impersonation = role.strip_suffix(&class.name) == Some("bursar-impersonate-");
+            class.clusters.contains(&binding.cluster)
+                && (is_role || (is_impersonation && !class.impersonate.is_empty()))
+        };
+        let selected = policy.classes.values().filter(gives).filter_map(|class| match &class.when {
+            Some(When::Group(name)) => Some(name),
+            Some(When::Base(_)) | None => None,
+        });
+        let selected: BTreeSet<&String> = selected.collect();
+        let groups = self.ledger.accounts.values().filter(|account| account.kind == AccountKind::Group);
+        // A workspace shows by its own bindings who belongs to it.
+        let is_workspace = |group: &Account| self.ledger.tenants.keys().any(|(id, _)| *id == group.id);
+        groups.filter(|group| selected.contains(&group.name) && !is_workspace(group)).cloned().collect()
+    }
+
     /// Takes over the generation and the state that the cluster shows.
     fn stand(&mut self, account: Account, identity: &Identity) {
         let before = account.clone();
         let mut after = Account { generation: account.generation.max(identity.generation), ..account };
         match (identity.state, after.state) {
-            (TenantState::Active, Lifecycle::New | Lifecycle::Suspended) => {
+            (TenantState::Active, Lifecycle::New | Lifecycle::Suspended | Lifecycle::Archived) => {
                 (after.state, after.suspension, after.since) = (Lifecycle::Active, None, self.now);
+                // Otherwise a deletion that was allowed before the resumption would go on.
+                after.ending = None;
             }
             (TenantState::Suspended, Lifecycle::New | Lifecycle::Active) if identity.generation > before.generation => {
                 let reason = "it is suspended in the cluster; who ordered this, and why, is unknown".to_owned();
@@ -435,6 +550,11 @@ impl Lesson<'_> {
         }
         self.accounts.insert(after.id.clone(), after);
     }
+}
+
+/// Returns the role of a cluster-wide binding by the binding's name, `bursar-ROLE:KIND:NAME`.
+fn role_of(binding: &str) -> Option<&str> {
+    binding.strip_prefix("bursar-")?.rsplitn(3, ':').nth(2)
 }
 
 /// Returns the text that `{name}` stood for when the namespace was created. The name of the namespace keeps this text
@@ -488,6 +608,7 @@ mod tests {
                 tenancy(&old.accounts[&bar], 3, TenantState::Active),
             ],
             bound: BTreeMap::from([(old.accounts[&bar].account_name(), 6000)]),
+            bindings: BTreeMap::new(),
             marks: BTreeMap::from([(ClusterName("prod".into()), 7001)]),
             marked_uids: BTreeSet::new(),
             doubts: Vec::new(),
@@ -534,15 +655,31 @@ mod tests {
     #[test]
     fn an_older_ledger_forgets_the_stopped_workloads_of_a_resumed_account() {
         let mut world = World::new();
+        world.another_cluster("b");
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         world.account(&foo).disabled = Some("mark".to_owned());
         (0..2).for_each(|_| drop(world.cycle()));
         let (old, policy) = (world.ledger.clone(), world.policy.clone());
-        assert_eq!(old.stopped.len(), 1);
-        let seen = |state| Facts { tenancies: vec![tenancy(&old.accounts[&foo], 7000, state)], ..Facts::default() };
-        assert_eq!(applied(old.clone(), &seen(TenantState::Suspended), &policy).stopped.len(), 1);
+        assert_eq!(old.stopped.len(), 2);
+        let seen = |state| Facts {
+            tenancies: ["prod", "b"].map(|cluster| seal(&world, &foo, cluster, 7000, state)).to_vec(),
+            ..Facts::default()
+        };
+        assert_eq!(applied(old.clone(), &seen(TenantState::Suspended), &policy).stopped.len(), 2);
         assert!(applied(old.clone(), &seen(TenantState::Active), &policy).stopped.is_empty());
+        // It was archived, and its deletion had begun.
+        let ending = Some(crate::ledger::Ending::Deletion { at: world.now });
+        let mut archived = old.accounts[&foo].clone();
+        (archived.state, archived.ending) = (Lifecycle::Archived, ending);
+        let mut old = old;
+        old.apply(&Change::Account(Box::new(archived)));
+        let resumed = applied(old.clone(), &seen(TenantState::Active), &policy);
+        let account = &resumed.accounts[&foo];
+        assert_eq!((account.state, account.ending, account.generation), (Lifecycle::Active, None, 7000));
+        assert!(account.suspension.is_none() && resumed.stopped.is_empty());
+        let account = &applied(old, &seen(TenantState::Suspended), &policy).accounts[&foo];
+        assert_eq!((account.state, account.ending), (Lifecycle::Archived, ending));
     }
 
     fn seal(world: &World, id: &AccountId, cluster: &str, generation: u64, state: TenantState) -> Tenancy {
@@ -653,6 +790,112 @@ mod tests {
         assert_eq!(orders(&caught_up, &current), (true, 2), "new orders raised the counter after the rollback");
         let elsewhere = Facts { clusters: BTreeSet::new(), ..facts };
         assert_eq!(orders(&old, &elsewhere), (false, 0), "the cluster was not asked");
+    }
+
+    /// Students alice and bob in workspace algebra; bob is also an administrator, like carol.
+    fn course() -> (World, [AccountId; 4]) {
+        let (mut world, alice, algebra) = World::in_course();
+        let class = world.policy.classes.get_mut("course").expect("the policy has this class");
+        class.when = Some(When::Base("cn=algebra,ou=groups,dc=example,dc=org".to_owned()));
+        let [bob, carol] = [("bob", 20_002), ("carol", 20_003)].map(|(name, uid)| {
+            let id = world.add(AccountKind::User, name, Some(uid));
+            world.account(&id).dn = format!("uid={name},ou=students,dc=example,dc=org");
+            world.join(&algebra, &id);
+            id
+        });
+        let admins = world.add(AccountKind::Group, "k8s-admins", None);
+        world.join(&admins, &bob);
+        world.join(&admins, &carol);
+        (0..3).for_each(|_| drop(world.cycle()));
+        (world, [alice, bob, algebra, admins])
+    }
+
+    /// Returns the places in which bindings name the account: namespaces, or nothing for the whole cluster.
+    fn places(world: &World, id: &AccountId) -> BTreeSet<Option<String>> {
+        let name = world.ledger.accounts[id].account_name();
+        let is_named = |names: &&Vec<String>| {
+            names.iter().filter_map(|it| of_generation_group(it)).any(|(account, _)| account == name)
+        };
+        let bound = world.bound.iter().filter(|(_, names)| is_named(names));
+        bound.map(|(key, _)| key.namespace.as_ref().map(ToString::to_string)).collect()
+    }
+
+    #[test]
+    fn an_older_ledger_gives_no_access_back_to_people_who_left_since() {
+        let (mut world, [alice, bob, algebra, admins]) = course();
+        let (own, workspace) = (Some("user-bob".to_owned()), Some("workspace-algebra".to_owned()));
+        assert_eq!(places(&world, &bob), BTreeSet::from([None, own.clone(), workspace.clone()]));
+        let (older, with_alice) = (world.ledger.clone(), places(&world, &alice));
+        let entry = world.account(&bob).directory_id.clone();
+        for group in [&algebra, &admins] {
+            world.account(group).leaving.insert(entry.clone());
+        }
+        (0..3).for_each(|_| drop(world.cycle()));
+        assert_eq!(places(&world, &bob), BTreeSet::from([own.clone()]));
+        for is_partial in [true, false] {
+            let mut world = world.clone();
+            assert!(world.take_over(older.clone()));
+            if is_partial {
+                // No read has shown yet that he left.
+                world.source(crate::snapshot::Completeness::Partial { why: "cut".to_owned() });
+                world.ledger.accounts.values_mut().for_each(|account| account.leaving.clear());
+            } else {
+                world.policy.limits.remove_members_per_cycle = crate::policy::Limit { count: 0, percent: None };
+            }
+            for _ in 0..2 {
+                world.cycle();
+                assert_eq!(places(&world, &bob), BTreeSet::from([own.clone()]), "partial: {is_partial}");
+                assert_eq!(places(&world, &alice), with_alice);
+            }
+            // A complete read shows him again.
+            world.source(crate::snapshot::Completeness::Complete);
+            for group in [&algebra, &admins] {
+                world.join(group, &bob);
+            }
+            (0..3).for_each(|_| drop(world.cycle()));
+            assert_eq!(places(&world, &bob), BTreeSet::from([None, own.clone(), workspace.clone()]));
+        }
+    }
+
+    #[test]
+    fn bindings_that_name_nobody_prove_no_departure() {
+        let (world, [_, bob, algebra, admins]) = course();
+        let members = |facts: &Facts| {
+            let learned = applied(world.ledger.clone(), facts, &world.policy);
+            [&algebra, &admins].map(|group| learned.accounts[group].members.len())
+        };
+        let mut facts = world.facts();
+        for mark in facts.marks.values_mut() {
+            *mark += 1;
+        }
+        assert_eq!(members(&facts), [3, 2]);
+        let keep = |facts: &Facts, keeps: &dyn Fn(&ObjectKey) -> bool| {
+            let mut facts = facts.clone();
+            facts.bindings.retain(|key, _| keeps(key));
+            facts
+        };
+        // Somebody deleted all bindings of the workspace, or all cluster-wide ones.
+        let is_of_algebra = |key: &ObjectKey| key.namespace.as_deref() == Some("workspace-algebra");
+        assert_eq!(members(&keep(&facts, &|key| !is_of_algebra(key))), [3, 2]);
+        assert_eq!(members(&keep(&facts, &|key| key.namespace.is_some())), [3, 2]);
+        // Nothing in the cluster shows that he has access at all.
+        let mut suspended = facts.clone();
+        let generation = world.ledger.accounts[&bob].generation;
+        for names in suspended.bindings.values_mut() {
+            names.retain(|(_, named)| *named != generation);
+        }
+        assert_eq!(members(&suspended), [3, 2]);
+        // The class no longer gives the role.
+        let mut left = facts.clone();
+        left.bindings
+            .retain(|key, names| key.namespace.is_some() || names.iter().all(|(_, named)| *named != generation));
+        assert_eq!(members(&left), [3, 1]);
+        let mut policy = world.policy.clone();
+        policy.classes.remove("admin");
+        assert_eq!(applied(world.ledger.clone(), &left, &policy).accounts[&admins].members.len(), 2);
+        // This ledger is not older than the cluster.
+        left.marks = world.facts().marks;
+        assert_eq!(members(&left), [3, 2]);
     }
 
     #[test]

@@ -2,18 +2,22 @@
 //! have left the others.
 
 use super::refused;
+use crate::identity::ClusterName;
 use crate::kinds::ObjectKey;
 use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Suspension};
 use crate::orders::request::RequestRefusal;
+use crate::policy::Policy;
 
 const ALL: &str = "all";
 const NONE: &str = "none";
 
 /// Returns the changes that leave workloads stopped when the account resumes. `start` has the workloads that the
-/// administrator named; it may be `None` only if there was no eviction or nothing is stopped.
+/// administrator named; it may be `None` only if there was no eviction or nothing is stopped. An eviction that is not
+/// finished cannot be ended, because a resumed account is not searched for what an intruder left.
 pub(super) fn left_stopped(
     ledger: &LedgerState,
+    policy: &Policy,
     account: &Account,
     start: Option<&Vec<String>>,
 ) -> Result<Vec<Change>, RequestRefusal> {
@@ -22,6 +26,14 @@ pub(super) fn left_stopped(
         ledger.stopped.keys().filter(|(id, _)| *id == account.id).map(|(_, key)| key).collect();
     stopped.sort_by_key(|key| said(key));
     let names: Vec<String> = stopped.iter().map(|key| said(key)).collect();
+    if let Some((cluster, why)) = unfinished(ledger, policy, account).filter(|_| is_evicted) {
+        let text = format!(
+            "{}: the eviction is not finished in cluster {cluster}: {why}; run the command again when `bursar status` \
+             no longer shows it",
+            account.account_name()
+        );
+        return refused(1, text);
+    }
     let refused = |text| refused(64, text);
     let Some(start) = start else {
         if !is_evicted || stopped.is_empty() {
@@ -58,6 +70,21 @@ pub(super) fn left_stopped(
     Ok(left.map(|(key, _)| Change::Stopped(account.id.clone(), (*key).clone(), None)).collect())
 }
 
+/// Returns a configured cluster in which steps of the account's suspension are left, and why.
+fn unfinished<'a>(
+    ledger: &'a LedgerState,
+    policy: &Policy,
+    account: &'a Account,
+) -> Option<(&'a ClusterName, &'a str)> {
+    let first = (account.id.clone(), ClusterName::default());
+    let mut own = ledger.failures.range(first..).take_while(|((id, _), _)| *id == account.id);
+    own.find_map(|((_, cluster), failure)| {
+        let is_left = failure.is_begun() || failure.is_of_removal();
+        let why = if failure.is_begun() { "the cluster has not answered yet" } else { failure.reason.as_str() };
+        (is_left && policy.clusters.contains_key(cluster)).then_some((cluster, why))
+    })
+}
+
 /// Returns a name such as `deployment/web`.
 fn said(key: &ObjectKey) -> String {
     format!("{}/{}", key.kind.as_str().to_lowercase(), key.name)
@@ -71,7 +98,7 @@ mod tests {
     use crate::orders::request::{Evict, OrderRequest, ResumeStarting, Target};
     use crate::orders::write_all;
     use crate::plan::Action;
-    use crate::plan::testing::World;
+    use crate::plan::testing::{World, prod};
 
     fn target() -> Target {
         Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: Some("stolen".to_owned()), ticket: None }
@@ -130,10 +157,43 @@ mod tests {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
-        let refused =
-            left_stopped(&world.ledger, &world.ledger.accounts[&foo], Some(&vec!["deployment/web".to_owned()]));
+        let refused = left_stopped(
+            &world.ledger,
+            &world.policy,
+            &world.ledger.accounts[&foo],
+            Some(&vec!["deployment/web".to_owned()]),
+        );
         let refusal = refused.expect_err("no workload is stopped");
         assert!(refusal.exit_code == 64 && refusal.text.ends_with("without --start"), "{}", refusal.text);
+    }
+
+    #[test]
+    fn an_eviction_cannot_be_ended_before_every_cluster_has_carried_it_out() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let away = world.inventory.clusters.remove(&prod()).expect("cluster prod answers");
+        let since = Some(world.now);
+        assert_eq!(ordered(&mut world, OrderRequest::Evict(Evict { target: target(), since })), []);
+        world.cycle();
+        assert!(Suspension::is_ordered(world.ledger.accounts[&foo].suspension.as_deref()));
+        for resume in [OrderRequest::Resume(target()), start(&["none"])] {
+            let refused = ordered(&mut world, resume);
+            assert!(
+                matches!(&refused[..], [RequestRefusal { exit_code: 1, text }] if text.contains("not finished in cluster prod")),
+                "{refused:?}"
+            );
+        }
+        world.inventory.clusters.insert(prod(), away);
+        let plan = world.plan();
+        let is_eviction = |action: &Action| matches!(action, Action::Evict { since: Some(_), .. });
+        assert!(plan.accounts[0].steps().any(is_eviction), "{plan}");
+        world.cycle();
+        assert_eq!(ordered(&mut world, start(&["none"])), []);
+        // A cluster that the configuration no longer names will never carry the eviction out.
+        let failure = crate::ledger::Failure::begun(world.now);
+        world.ledger.failures.insert((foo, ClusterName("gone".into())), failure);
+        assert_eq!(ordered(&mut world, OrderRequest::Resume(target())), []);
     }
 
     #[test]

@@ -83,11 +83,14 @@ fn a_failed_removal_of_workloads_delays_no_change_of_a_binding() {
     for (step, delays) in [(LATER_REMOVAL, false), (REMOVAL, true)] {
         let (mut world, alice, algebra) = World::in_course();
         let (since, next_try) = (world.now, world.now + jiff::SignedDuration::from_secs(30));
-        let failure = Failure { step: step.to_owned(), reason: "Outlived".to_owned(), since, attempts: 5, next_try };
-        world.ledger.failures.insert((algebra.clone(), prod()), failure);
         let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
         let order = Order { id: 1, account: alice, what: OrderKind::Revoke, note, bulk: None, object: None };
         world.ledger.orders.push(order);
+        // An earlier attempt recorded the revocation.
+        let (approved, _) = world.guarded();
+        world.execute_until(&approved, 0);
+        let failure = Failure { step: step.to_owned(), reason: "Outlived".to_owned(), since, attempts: 5, next_try };
+        world.ledger.failures.insert((algebra.clone(), prod()), failure);
         let (approved, _) = world.guarded();
         let plan = approved.accounts().iter().find(|plan| plan.id == algebra);
         let changes = plan.is_some_and(|plan| plan.narrowing.iter().any(|it| matches!(it, Action::Apply { .. })));

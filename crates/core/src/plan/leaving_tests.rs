@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use jiff::SignedDuration;
+
 use crate::identity::{AccountId, AccountKind};
-use crate::ledger::{Absence, Lifecycle};
-use crate::plan::testing::{SOURCE, World};
+use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, REMOVAL};
+use crate::plan::testing::{SOURCE, World, prod};
 use crate::policy::Limit;
 use crate::snapshot::Completeness;
 
@@ -161,4 +163,55 @@ fn a_suspended_person_leaves_a_workspace_whose_suspension_is_refused() {
     cycles(&mut world);
     assert!(people(&world, "workspace-algebra").is_empty());
     assert_eq!(world.ledger.accounts[&algebra].state, Lifecycle::Active);
+}
+
+type Happens<'a> = &'a dyn Fn(&mut World);
+
+#[test]
+fn a_failed_removal_in_a_workspace_delays_no_other_removal() {
+    let (mut site, alice, algebra) = World::in_course();
+    let bob = site.add(AccountKind::User, "bob", Some(20_002));
+    "uid=bob,ou=students,dc=example,dc=org".clone_into(&mut site.account(&bob).dn);
+    site.join(&algebra, &bob);
+    cycles(&mut site);
+    assert_eq!(people(&site, "workspace-algebra"), of(&["alice", "bob"]));
+    let wait = SignedDuration::from_secs(30);
+    let fails = |world: &mut World| {
+        let (step, now) = (REMOVAL.to_owned(), world.now);
+        let failure = Failure { step, attempts: 3, next_try: now + wait, ..Failure::begun(now) };
+        world.ledger.failures.insert((algebra.clone(), prod()), failure);
+    };
+    let removes =
+        |world: &World| world.plan().accounts.iter().any(|plan| plan.id == algebra && !plan.narrowing.is_empty());
+    let happenings: [(&str, Happens<'_>); 3] = [
+        ("a member leaves", &|world| leaves(world, &algebra, &alice)),
+        ("a member is disabled", &|world| world.account(&alice).disabled = Some("mark".to_owned())),
+        ("a member is revoked", &|world| {
+            let note = Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
+            let (account, what) = (alice.clone(), OrderKind::Revoke);
+            world.ledger.orders.push(Order { id: 1, account, what, note, bulk: None, object: None });
+        }),
+    ];
+    for (what, happens) in happenings {
+        let mut world = site.clone();
+        fails(&mut world);
+        happens(&mut world);
+        assert!(removes(&world), "{what}");
+        // The daemon is killed after it recorded its intents.
+        let (approved, _) = world.guarded();
+        world.execute_until(&approved, 0);
+        assert!(removes(&world), "{what}, after a restart");
+        fails(&mut world);
+        assert!(!removes(&world), "{what}: the same removal waits for its next try");
+        world.now += wait;
+        assert!(removes(&world), "{what}, after the backoff");
+    }
+    // A removal that the guard refuses ends no backoff.
+    let mut world = site.clone();
+    fails(&mut world);
+    world.policy.limits.remove_members_per_cycle = count(0);
+    leaves(&mut world, &algebra, &alice);
+    let (approved, _) = world.guarded();
+    world.execute_until(&approved, 0);
+    assert_eq!(world.ledger.failures[&(algebra.clone(), prod())].attempts, 3);
 }

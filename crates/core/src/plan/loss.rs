@@ -79,6 +79,12 @@ impl<'a> People<'a> {
         self.by_entry.get_or_init(|| PeopleByEntry::of(self.ledger)).get(group, member)
     }
 
+    /// Returns the people who belong to the workspace; nobody if the account is not a group.
+    pub(super) fn of_workspace(&self, account: &'a Account) -> impl Iterator<Item = &'a Account> {
+        let members = account.members.keys().filter(move |_| account.kind == AccountKind::Group);
+        members.filter_map(move |member| self.of_entry(account, member))
+    }
+
     /// Returns the person with this generation. A generation is never used twice.
     fn of_generation(&self, generation: u64) -> Option<&'a Account> {
         let all = || self.all().map(|person| (person.generation, person)).collect();
@@ -104,7 +110,7 @@ impl<'a> People<'a> {
 
     /// Returns the desired state of a person who is active and remains so. `goes` is `true` if the person's own removal
     /// is not refused.
-    fn works(&self, person: &Account, goes: bool) -> Option<&'a DesiredAccount> {
+    pub(super) fn works(&self, person: &Account, goes: bool) -> Option<&'a DesiredAccount> {
         let desired = self.desired.accounts.get(&person.id)?;
         let begins = matches!(desired.transition, Some(Transition::Create | Transition::Resume));
         let desired = desired.otherwise.as_deref().filter(|_| !goes && !begins).unwrap_or(desired);

@@ -83,7 +83,7 @@ use crate::desired::quota::stops_pods;
 use crate::desired::{Deriver, DesiredAccount, DesiredState, DesiredTenant, Transition};
 use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::inventory::{ClusterInventory, Inventory};
-use crate::ledger::{Account, Failure, LedgerState, Suspension, Tenant};
+use crate::ledger::{Account, Failure, LedgerState, Lifecycle, Suspension, Tenant};
 use crate::policy::{Policy, Reapers};
 
 /// All steps, account by account, and findings for administrators.
@@ -437,11 +437,9 @@ impl World<'_> {
             found.actions.clear();
             found.notices.clear();
         }
-        // A change of the lifecycle state, or a revocation, is done at once, even if an earlier step waits for its
-        // retry.
-        let new = look.account.transition.is_some() || look.account.regenerated.is_some();
         let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
-        if let Some(failure) = failure.filter(|failure| failure.waits(self.now) && !new) {
+        let failure = failure.filter(|failure| failure.waits(self.now));
+        if let Some(failure) = failure.filter(|_| !self.is_due_at_once(look.id, look.account)) {
             // Steps that remove access wait only if such a step failed before, and then for a minute at most. If all
             // objects were written, the tenant may have caused the failure, and must not delay a change of a binding.
             let is_object = |action: &Action| matches!(action, Action::Apply { .. } | Action::Delete { .. });
@@ -468,6 +466,23 @@ impl World<'_> {
         found
     }
 
+    /// Whether the plan contains a change that no earlier plan contained and that is made at once, even if an earlier
+    /// step waits for its retry: a change of the lifecycle state, a revocation, the departure of a member, or the
+    /// suspension or revocation of a person in a workspace. The intents record each of these changes, so that later
+    /// plans do not contain it again.
+    fn is_due_at_once(&self, id: &AccountId, desired: &DesiredAccount) -> bool {
+        if desired.transition.is_some() || desired.regenerated.is_some() || !desired.leaving.is_empty() {
+            return true;
+        }
+        let Some(before) = self.ledger.accounts.get(id) else { return false };
+        desired.rests_on.iter().any(|group| self.leaves(group, before))
+            || self.people.of_workspace(before).any(|person| {
+                let goes = desired.rests_on.contains(&person.id);
+                let works = self.people.works(person, goes);
+                person.state == Lifecycle::Active && works.map_or(goes, |it| it.regenerated.is_some())
+            })
+    }
+
     /// Returns the failure records for [`AccountPlan::begun`]. `stops` are the clusters in which workloads are stopped.
     fn begun(
         &self,
@@ -477,7 +492,7 @@ impl World<'_> {
     ) -> BTreeMap<ClusterName, Failure> {
         let suspends = matches!(desired.transition, Some(Transition::Suspend(_)));
         let evicts = matches!(desired.transition, Some(Transition::Suspend(Suspension::Evicted { .. })));
-        let changes = desired.transition.is_some() || desired.regenerated.is_some();
+        let changes = || self.is_due_at_once(id, desired);
         let served = desired.clusters.iter().filter(|(cluster, _)| self.configured.contains(*cluster));
         let begun = served.filter_map(|(cluster, tenant)| {
             let known = self.ledger.failures.get(&(id.clone(), cluster.clone()));
@@ -487,7 +502,7 @@ impl World<'_> {
                 known if stops.contains(cluster) && known.is_none_or(|it| !it.is_begun() && !it.is_of_removal()) => {
                     Failure::begun(self.now)
                 }
-                Some(known) if changes => Failure { attempts: 0, next_try: self.now, ..known.clone() },
+                Some(known) if changes() => Failure { attempts: 0, next_try: self.now, ..known.clone() },
                 _ => return None,
             };
             Some((cluster.clone(), failure))

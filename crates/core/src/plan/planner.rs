@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use super::credential::next_due;
 use super::guard::Counts;
 use super::scan::Scan;
+use super::unknown::stays;
 use super::{Bounds, Plan, PlanInputs, compare, derived};
 use crate::desired::{Derived, Deriver, DesiredState, Each, is_separable};
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName};
@@ -185,7 +186,7 @@ impl Known {
                 }
             }
             let shown = || inventory.clusters.get(&key.cluster).and_then(|there| there.objects.get(key));
-            self.look_for_stray(key, is.is_none() && shown().is_some_and(|found| !found.deleting));
+            self.look_for_stray(key, is.is_none() && shown().is_some_and(|found| stays(key, found)));
         }
         for (cluster, there) in &inventory.clusters {
             let seen = self.clusters.insert(cluster.clone(), there.objects.clone()).unwrap_or_default();
@@ -194,7 +195,7 @@ impl Known {
                 if let Some(record) = record {
                     self.look_at(&record.account);
                 }
-                self.look_for_stray(key, record.is_none() && is.is_some_and(|found| !found.deleting));
+                self.look_for_stray(key, record.is_none() && is.is_some_and(|found| stays(key, found)));
             }
         }
     }

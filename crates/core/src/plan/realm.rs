@@ -125,6 +125,12 @@ impl RealmAction {
         matches!(self, Self::RealmUnassign { .. } | Self::RealmDisable { .. } | Self::RealmEnable { .. })
     }
 
+    /// Whether the step takes access away from a user.
+    #[must_use]
+    pub const fn takes_access(&self) -> bool {
+        matches!(self, Self::RealmUnassign { .. } | Self::RealmDisable { .. })
+    }
+
     /// Returns the name under which a failure of the step is recorded. A failure delays only steps with the same name.
     #[must_use]
     pub const fn step(&self) -> &'static str {

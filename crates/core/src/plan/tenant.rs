@@ -154,7 +154,7 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let bindings: Vec<_> = bindings.into_iter().map(new).collect();
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) = deletes(look, &mut found)
         .into_iter()
-        .chain(look.scan.strays().removals(look.id, look.cluster, look.tenant.suspended))
+        .chain(look.scan.strays().removals(look.id, look.cluster, (look.account, look.tenant.suspended)))
         .partition(|action| stage(action) == Some(Stage::Access));
     // At a resumption, no pod starts before the quota that stops pods is deleted.
     let (stoppers, deletes): (Vec<_>, Vec<_>) =

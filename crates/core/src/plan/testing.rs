@@ -425,9 +425,11 @@ impl World {
         assert!(by_record || shown.is_some(), "{key:?} is deleted, so it exists");
         assert!(shown.as_ref().is_none_or(|found| found.uid == uid), "{key:?} is deleted with its UID");
         assert!(key.kind != ManagedKind::Namespace, "namespaces are only deleted by DeleteNamespace");
-        // An object that a finalizer keeps stays, but gives no access in this model.
-        if !shown.is_some_and(|found| found.deleting) {
-            self.in_cluster(&key.cluster).objects.remove(key);
+        let objects = &mut self.in_cluster(&key.cluster).objects;
+        match objects.get_mut(key).filter(|found| found.deleting) {
+            // An object that a finalizer keeps stays, but names nobody any more.
+            Some(found) => found.rare = Rare { emptied: by_record, ..Rare::default() }.if_any(),
+            None => drop(objects.remove(key)),
         }
         self.bound.remove(key);
     }

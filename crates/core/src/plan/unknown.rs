@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{Action, Reason};
-use crate::desired::DesiredState;
+use crate::desired::{DesiredAccount, DesiredState};
 use crate::identity::{AccountId, ClusterName};
 use crate::inventory::ObservedObject;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
@@ -61,7 +61,8 @@ impl<'a> Strays<'a> {
         let tenants =
             || desired.accounts.iter().flat_map(|(id, it)| it.clusters.iter().map(move |(at, it)| (id, at, it)));
         let wanted: BTreeSet<&ObjectKey> = tenants().flat_map(|(_, _, tenant)| tenant.objects.keys()).collect();
-        let left: Vec<_> = passed.into_iter().filter(|(key, found)| !found.deleting && !wanted.contains(key)).collect();
+        let left: Vec<_> =
+            passed.into_iter().filter(|(key, found)| stays(key, found) && !wanted.contains(key)).collect();
         if left.is_empty() {
             return strays;
         }
@@ -104,10 +105,17 @@ impl<'a> Strays<'a> {
         strays
     }
 
-    /// Returns the removal of unknown bindings that belong to the account in the cluster. If the tenant is suspended,
-    /// they are removed at once, without [`GRACE`].
-    pub(super) fn removals(&self, id: &AccountId, cluster: &ClusterName, suspended: bool) -> Vec<Action> {
-        if self.waits && !suspended {
+    /// Returns the removal of unknown bindings that belong to the account in the cluster. If the tenant is suspended, or
+    /// somebody loses access to it in this plan, they are removed at once, without [`GRACE`]: they may name the person
+    /// or the generation that has to leave.
+    pub(super) fn removals(
+        &self,
+        id: &AccountId,
+        cluster: &ClusterName,
+        (account, suspended): (&DesiredAccount, bool),
+    ) -> Vec<Action> {
+        let narrows = account.regenerated.is_some() || !account.leaving.is_empty() || !account.rests_on.is_empty();
+        if self.waits && !suspended && !narrows {
             return Vec::new();
         }
         let reason = if suspended { Reason::Suspended } else { Reason::Orphaned };
@@ -119,6 +127,12 @@ impl<'a> Strays<'a> {
         };
         bindings.map(remove).collect()
     }
+}
+
+/// Whether the object has an effect without a record. A binding that is being deleted gives its rights as long as a
+/// finalizer keeps it and it names somebody.
+pub(super) fn stays(key: &ObjectKey, found: &ObservedObject) -> bool {
+    !found.deleting || (key.kind.stage() == Stage::Access && !found.is_emptied())
 }
 
 /// Returns the account of a `ClusterRoleBinding` by its name, `bursar-ROLE:KIND:NAME`.
@@ -192,6 +206,58 @@ mod tests {
         world.now += SignedDuration::from_hours(2);
         world.cycle();
         assert!(!world.cluster().objects.contains_key(&binding("tool-foo")));
+    }
+
+    #[test]
+    fn unknown_bindings_are_removed_at_once_if_a_credential_is_revoked_or_a_member_leaves() {
+        let mut world = world();
+        let (foo, ann) = (world.id(AccountKind::Tool, "foo"), world.add(AccountKind::User, "ann", Some(20_001)));
+        world.join(&foo, &ann);
+        world.policy.limits.remove_access_per_day = crate::policy::Limit { count: 9, percent: None };
+        world.cycle();
+        world.cluster().objects.insert(binding("tool-foo"), ObservedObject::default());
+        world.ledger.learned_at = Some(world.now);
+        let is_removed = |world: &World| {
+            let mut world = world.clone();
+            world.cycle();
+            !world.cluster().objects.contains_key(&binding("tool-foo"))
+        };
+        assert!(!is_removed(&world));
+        let mut leaves = world.clone();
+        let ann = leaves.account(&ann).directory_id.clone();
+        leaves.account(&foo).leaving.insert(ann);
+        assert!(is_removed(&leaves));
+        leaves.policy.limits.remove_members_per_cycle = crate::policy::Limit { count: 0, percent: None };
+        assert!(!is_removed(&leaves), "the member stays for now");
+        let note =
+            crate::ledger::Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
+        let (account, what) = (foo, crate::ledger::OrderKind::Revoke);
+        world.ledger.orders.push(crate::ledger::Order { id: 1, account, what, note, bulk: None, object: None });
+        assert!(is_removed(&world));
+    }
+
+    #[test]
+    fn an_unknown_binding_that_a_finalizer_keeps_is_reported_until_it_names_nobody() {
+        let mut world = world();
+        let kept = |emptied| ObservedObject {
+            uid: "stray".into(),
+            deleting: true,
+            rare: crate::inventory::Rare { emptied, ..Default::default() }.if_any(),
+            ..ObservedObject::default()
+        };
+        let bindings = ["tool-foo", "tool-gone"].map(binding);
+        for key in &bindings {
+            world.cluster().objects.insert(key.clone(), kept(false));
+        }
+        let plan = world.plan();
+        assert_eq!(plan.unknown.len(), 3, "{plan}");
+        let deletes = |action: &Action| matches!(action, Action::Delete { key, .. } if *key == binding("tool-foo"));
+        assert!(plan.accounts.iter().any(|plan| plan.steps().any(deletes)), "{plan}");
+        for key in &bindings {
+            world.cluster().objects.insert(key.clone(), kept(true));
+        }
+        let plan = world.plan();
+        assert!(plan.is_empty() && plan.unknown.len() == 1, "{plan}");
     }
 
     #[test]

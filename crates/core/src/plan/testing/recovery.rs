@@ -41,9 +41,8 @@ impl World {
                 .collect(),
             ..Facts::default()
         };
-        for (account, generation) in bound.flat_map(|(_, names)| names).filter_map(|name| of_generation_group(name)) {
-            let known = facts.bound.entry(account).or_default();
-            *known = generation.max(*known);
+        for (key, names) in bound {
+            facts.add_binding(key.clone(), names.iter().filter_map(|name| of_generation_group(name)).collect());
         }
         facts
     }

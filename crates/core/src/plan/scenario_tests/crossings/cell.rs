@@ -9,7 +9,7 @@ use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Namespac
 use crate::inventory::adopted::{FoundNamespace, FoundNamespaces};
 use crate::inventory::{ClusterInventory, HomeFinding, ObservedObject};
 use crate::kinds::{ManagedKind, ObjectKey};
-use crate::ledger::{Absence, Account, Ending, LedgerState, Lifecycle};
+use crate::ledger::{Absence, Account, Ending, LAST_REMOVAL_RETRY, LedgerState, Lifecycle};
 use crate::orders::request::{Evict, OrderRequest, ResumeStarting, Target};
 use crate::orders::write_all;
 use crate::plan::testing::{course, entry_of, prod, profile};
@@ -199,10 +199,19 @@ impl Cell {
         self.tell(&later);
     }
 
-    /// Gives the orders again that were refused, because a hold has ended by now.
+    /// Gives the orders again that were refused, because a hold has ended by now. A resumption may have to wait until an
+    /// eviction is finished.
     pub(super) fn order_again(&mut self) {
-        for order in std::mem::take(&mut self.refused) {
-            self.order(order);
+        for _ in 0..2 {
+            for order in std::mem::take(&mut self.refused) {
+                self.order(order);
+            }
+            self.refused.retain(|order| matches!(order, OrderRequest::ResumeStarting(_)));
+            if self.refused.is_empty() {
+                return;
+            }
+            self.story.world.now += LAST_REMOVAL_RETRY;
+            self.cycle();
         }
     }
 

@@ -423,8 +423,41 @@ fn no_absence_is_due_before_every_server_was_asked() {
             story.later(HOUR);
         }
         assert!(refusals[0].to_string().contains("disagree about whether p0 is there"), "{}", refusals[0]);
-        let left = story.hears(missing(&[("a", freshest), ("b", other)]));
-        assert_eq!((is_due(&story), left.len()), (due, 0), "the freshest server decides");
+        for _ in 0..2 {
+            let left = story.hears(missing(&[("a", freshest.clone()), ("b", other.clone())]));
+            assert_eq!((is_due(&story), left.len()), (due, 0), "the freshest server decides");
+            story.later(60);
+        }
+    }
+}
+
+/// A limit may refuse a suspension whose absence was proved, and then the servers are asked again.
+#[test]
+fn an_absence_that_the_servers_do_not_confirm_again_is_no_longer_due() {
+    let missing = |places: &[(&str, EntryPlace)]| proved(read(people(3).split_off(1)), "u0", places);
+    let there = EntryPlace::Inside { dn: "uid=p0".to_owned() };
+    let unanswered = SourceRead { unanswered: [DirectoryId("u0".to_owned())].into(), ..missing(&[]) };
+    let (unasked, disagreement) = (missing(&[]), missing(&[("a", EntryPlace::Nowhere), ("b", there)]));
+    for (limit, unproved) in [(24 * HOUR, vec![&unanswered, &unasked, &disagreement]), (0, vec![&unanswered, &unasked])]
+    {
+        let mut story = Story::begin(people(3));
+        story.policy = policy(limit);
+        let id = story.account("p0").id.clone();
+        story.ledger.accounts.get_mut(&id).expect("p0 has an account").state = Lifecycle::Active;
+        let is_due =
+            |story: &Story| story.account("p0").absence.is_some_and(|absence| absence.seconds >= limit.unsigned_abs());
+        for shown in unproved {
+            while !is_due(&story) {
+                story.later(HOUR);
+                story.hears(missing(&[("a", EntryPlace::Nowhere)]));
+            }
+            story.later(60);
+            story.hears(shown.clone());
+            assert!(!is_due(&story), "{limit} {shown:?}");
+        }
+        story.later(60);
+        story.hears(missing(&[("a", EntryPlace::Nowhere)]));
+        assert!(is_due(&story), "the next proof counts at once");
     }
 }
 

@@ -19,7 +19,7 @@ use bursar_directory::{Pass, SourceConfig, fetch};
 
 use super::proxy::{Fault, Proxy, operation};
 use super::{ldap, policy, read, site, toolforge, why};
-use bursar_testkit::ldif::{person_dn, person_ldif, tool_group_dn, tool_ldif, toolforge_units_ldif};
+use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_group_dn, tool_ldif, toolforge_units_ldif};
 use bursar_testkit::sample;
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 
@@ -91,6 +91,23 @@ async fn a_hidden_attribute_is_kept_until_an_administrator_approves_its_loss() {
     let left = story.hears().await;
     assert!(left.iter().all(|refusal| refusal.what != "mail"), "{left:?}");
     assert_eq!((mails(&story), homes(&story)), (0, homes_before), "a hidden home does not change the known one");
+}
+
+#[tokio::test]
+async fn a_rule_that_hides_ssh_keys_and_makes_the_entries_invalid_takes_no_key() {
+    let slapd = site(SlapdOptions::default());
+    for (name, _) in sample::PEOPLE {
+        let key = format!("ssh-ed25519 {name}");
+        slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, name), "sshPublicKey", &[&key]));
+    }
+    let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
+    story.hears().await;
+    let keys = |story: &Story| story.count(AccountKind::User, |account| !account.ssh_keys.is_empty());
+    assert_eq!(keys(&story), sample::PEOPLE.len());
+    slapd.start_configured(&hiding("uidNumber,sshPublicKey"));
+    let refusals: String = story.hears().await.iter().map(ToString::to_string).collect();
+    assert!(refusals.contains("sshPublicKey: 12 accounts of people had it, 0 have it now"), "{refusals}");
+    assert_eq!((story.completeness().as_str(), keys(&story)), ("complete", sample::PEOPLE.len()));
 }
 
 #[tokio::test]

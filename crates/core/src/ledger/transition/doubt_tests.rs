@@ -264,6 +264,26 @@ fn a_rejected_entry_loses_the_ssh_keys_that_it_no_longer_shows() {
 }
 
 #[test]
+fn a_rule_that_hides_the_ssh_keys_and_makes_entries_invalid_takes_no_key() {
+    let mut story = Story::begin(people(12));
+    let with_keys = |story: &Story| story.count(|account| !account.ssh_keys.is_empty());
+    let hidden = |from: usize| {
+        let mut read = read(people(12));
+        for entry in read.entries.split_off(from) {
+            read.held.insert(entry.dn.clone(), Held::default());
+            read.rejected.push(RejectedEntry::of(SOURCE, &entry, "uidNumber is missing".to_owned()));
+        }
+        read
+    };
+    let refusals = story.hears(hidden(2));
+    let text: String = refusals.iter().map(ToString::to_string).collect();
+    assert!(text.contains("sshPublicKey: 12 accounts of people had it, 2 have it now"), "{text}");
+    assert_eq!((with_keys(&story), story.completeness()), (12, &Completeness::Complete));
+    story.hears(hidden(8));
+    assert_eq!(with_keys(&story), 8, "most entries show keys, so the others lost them");
+}
+
+#[test]
 fn groups_that_become_empty_in_one_read_are_doubted_and_a_single_group_is_not() {
     let with = |groups: &[(&str, &[i64])]| {
         let groups = groups.iter().map(|(name, members)| group(name, members));

@@ -19,7 +19,9 @@ use bursar_directory::{Pass, SourceConfig, fetch};
 
 use super::proxy::{Fault, Proxy, operation};
 use super::{ldap, policy, read, site, toolforge, why};
-use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_group_dn, tool_ldif, toolforge_units_ldif};
+use bursar_testkit::ldif::{
+    group_ldif, person_dn, person_ldif, replace_ldif, tool_group_dn, tool_ldif, toolforge_units_ldif,
+};
 use bursar_testkit::sample;
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 
@@ -182,6 +184,26 @@ async fn groups_that_lose_all_members_in_one_read_keep_them_as_hidden() {
     slapd.start_configured(&SlapdOptions::default());
     story.hears().await;
     assert_eq!((story.completeness().as_str(), leaving(&story)), ("complete", 0));
+}
+
+#[tokio::test]
+async fn hidden_members_stay_if_the_rule_makes_their_own_entries_invalid_too() {
+    let groups = group_ldif(BASE_DN, "staff", &["alice", "bob"]) + &group_ldif(BASE_DN, "lab", &["carol"]);
+    let slapd = site(SlapdOptions { bulk_load: groups, ..SlapdOptions::default() });
+    let mut source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
+    source.attributes.members_required = false;
+    let mut story = Story::of(source);
+    story.hears().await;
+    let members = |story: &Story| {
+        let groups = story.ledger.accounts.values().filter(|account| account.kind == AccountKind::Group);
+        groups.map(|group| (group.members.len(), group.leaving.len())).collect::<Vec<_>>()
+    };
+    let before = members(&story);
+    assert_eq!((before.len(), before.iter().map(|(members, _)| members).sum::<usize>()), (3, 5));
+    slapd.start_configured(&hiding("member,uidNumber"));
+    story.hears().await;
+    assert!(story.completeness().contains("became empty in the same read"), "{}", story.completeness());
+    assert_eq!(members(&story), before);
 }
 
 #[tokio::test]

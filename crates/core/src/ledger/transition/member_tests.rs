@@ -6,6 +6,7 @@ use super::doubt_tests::{HOUR, SOURCE, Story, group, person, read};
 use crate::identity::{AccountKind, DirectoryId, Gid};
 use crate::ledger::people::PeopleByEntry;
 use crate::snapshot::dn::Dn;
+use crate::snapshot::held::Held;
 use crate::snapshot::named::MemberName;
 use crate::snapshot::{Completeness, Entry, RejectedEntry, SourceRead};
 
@@ -370,4 +371,27 @@ fn groups_that_become_empty_in_one_read_keep_their_members_and_the_rest_is_belie
     story.hears(all(vec![in_staff(person(1)), person(2), person(3), person(4)], both(&[], &[2])));
     assert_eq!(story.ledger.sources[SOURCE].completeness, Completeness::Complete);
     assert_eq!(story.account("g19").leaving.len(), 1);
+}
+
+#[test]
+fn groups_that_become_empty_keep_their_members_if_the_members_are_rejected_too() {
+    let people = || vec![in_staff(person(1)), person(2), person(3)];
+    let groups = |emptied: usize| {
+        let members = |at: usize, all: &'static [i64]| if at < emptied { &[][..] } else { all };
+        let others = (1..20).map(|at| group(&format!("g{at}"), members(at, &[1, 2])));
+        [staff(members(0, &[1]))].into_iter().chain(others).collect::<Vec<_>>()
+    };
+    for (emptied, is_complete) in [(2, true), (20, false)] {
+        let mut story = Story::begin([people(), groups(0)].concat());
+        let mut shown = read(groups(emptied));
+        shown.kinds.insert(AccountKind::User);
+        for person in people() {
+            shown.held.insert(person.dn.clone(), Held::default());
+            shown.rejected.push(RejectedEntry::of(SOURCE, &person, "uidNumber is missing".to_owned()));
+        }
+        story.hears(shown);
+        assert_eq!(story.ledger.sources[SOURCE].completeness == Completeness::Complete, is_complete);
+        assert_eq!(story.count(|account| !account.leaving.is_empty()), 0, "{emptied}");
+        assert_eq!((members(&story), gids(&story, "p1").len()), (vec!["p1".to_owned()], 1));
+    }
 }

@@ -141,6 +141,7 @@ impl Memory<'_> {
             account.source != read.source && account.absence.is_none() && account.state != Lifecycle::Deleted
         });
         let shown = read.entries.iter().map(|entry| &entry.id);
+        let shown = shown.chain(read.rejected.iter().filter_map(|entry| entry.id.as_ref()));
         let present: BTreeSet<&DirectoryId> = shown.chain(elsewhere.map(|account| &account.directory_id)).collect();
         let (mut groups, mut people) = (Vec::new(), BTreeSet::new());
         for account in lost {

@@ -27,7 +27,7 @@ pub(super) const HOUR: i64 = 3600;
 /// A directory as reads show it, and the ledger that records them.
 pub(super) struct Story {
     pub(super) ledger: LedgerState,
-    policy: Policy,
+    pub(super) policy: Policy,
     pub(super) now: Timestamp,
     pub(super) events: Vec<String>,
 }

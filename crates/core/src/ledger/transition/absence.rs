@@ -59,12 +59,22 @@ impl Memory<'_> {
     /// Whether a complete read without the account makes its absence due, and this has a consequence for the account.
     fn is_due(&self, account: &Account) -> bool {
         let limit = self.policy.lifecycle.absent_for.as_secs();
+        let is_open = account.absence.is_none_or(|absence| absence.seconds < limit);
         let has_effect = match account.state {
             Lifecycle::Active => true,
-            // An absence never suspends an account in this state. Without this limit, the servers would be asked at
-            // each read, for ever.
-            Lifecycle::New => account.absence.is_none_or(|absence| absence.seconds < limit),
-            Lifecycle::Suspended | Lifecycle::Archived | Lifecycle::Deleted => false,
+            // An absence suspends no new account. Without this limit, the servers would be asked at each read, for ever.
+            Lifecycle::New => is_open,
+            // The absence may replace the suspension, and then it leads to the archive.
+            Lifecycle::Suspended => match account.suspension.as_deref() {
+                Some(
+                    Suspension::Ordered { .. }
+                    | Suspension::Evicted { .. }
+                    | Suspension::Idle { .. }
+                    | Suspension::Left,
+                ) => is_open,
+                None | Some(Suspension::Absent | Suspension::Disabled { .. }) => false,
+            },
+            Lifecycle::Archived | Lifecycle::Deleted => false,
         };
         let after = self.absence(account).or(account.absence);
         has_effect && (after.is_none_or(|absence| absence.seconds >= limit) || limit == 0)

@@ -11,7 +11,7 @@ use crate::identity::{AccountKind, DirectoryId, PosixIdentity};
 use crate::ledger::change::Change;
 use crate::ledger::doubt::Question;
 use crate::ledger::server::SourceMark;
-use crate::ledger::{Account, LedgerState, Lifecycle, Note, Suspension};
+use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::plan::guard::{Bounds, approve, guard};
 use crate::plan::{Plan, Refusal};
 use crate::policy::Policy;
@@ -365,6 +365,28 @@ fn five_people_with_new_ids_raise_a_doubt() {
         assert_eq!((asked, absent == 0), (question, question), "{count}");
         assert_eq!(story.ledger.accounts.len(), 8, "no account is adopted, and none is new");
     }
+    // The administrator adopts most of them; the others stay until the last one is decided.
+    let mut story = Story::begin(people(8));
+    story.hears(read(again(0, 8)));
+    let note = Note { actor: "a".to_owned(), reason: "r".to_owned(), ticket: None, at: story.now };
+    let doubted = |story: &Story| story.ledger.doubts.values().map(|doubt| doubt.accounts.len()).collect::<Vec<_>>();
+    let adopt = |story: &mut Story, from: i64, to: i64| {
+        for number in from..to {
+            let account = story.account(&format!("p{number}")).id.clone();
+            let (what, note, object) = (OrderKind::AdoptAccount, note.clone(), Some(format!("again-u{number}")));
+            story.ledger.orders.push(Order { id: number, account, what, note, bulk: None, object });
+        }
+        story.hears(read(again(0, 8)));
+        assert_eq!(story.ledger.orders, []);
+    };
+    adopt(&mut story, 0, 6);
+    for _ in 0..30 {
+        assert_eq!((doubted(&story), story.count(|account| account.absence.is_some())), (vec![2], 0));
+        story.later(HOUR);
+        story.hears(read(again(0, 8)));
+    }
+    adopt(&mut story, 6, 8);
+    assert_eq!((doubted(&story), story.ledger.rejected.len()), (vec![], 0));
     // While the identity of the entries is in doubt, groups keep their members.
     let grouped = |entries: Vec<Entry>, members: Vec<DirectoryId>| {
         let members = members.into_iter().map(|id| (id, Role::Member)).collect();

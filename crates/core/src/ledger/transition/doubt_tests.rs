@@ -109,7 +109,7 @@ impl Story {
         &self.ledger.sources[SOURCE].completeness
     }
 
-    fn approve(&mut self, what: &str) {
+    pub(super) fn approve(&mut self, what: &str) {
         let hash = self
             .ledger
             .refusals

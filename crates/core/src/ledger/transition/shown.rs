@@ -42,8 +42,16 @@ impl Count {
 }
 
 impl Memory<'_> {
-    /// Returns the attributes that a read hides, and records a doubt for each. `known` has the account of each entry.
-    pub(super) fn hidden(&mut self, read: &SourceRead, known: &[Option<&Account>], complete: bool) -> Hidden {
+    /// Returns the attributes that a read hides, and records a doubt for each. `known` has the account of each entry. An
+    /// approval stays until a read is complete and its server is not behind (`holds`), because that read removes the
+    /// values.
+    pub(super) fn hidden(
+        &mut self,
+        read: &SourceRead,
+        known: &[Option<&Account>],
+        complete: bool,
+        holds: bool,
+    ) -> Hidden {
         let mut hidden = Hidden::new();
         for kind in [AccountKind::Tool, AccountKind::User].into_iter().filter(|kind| read.kinds.contains(kind)) {
             for attribute in ATTRIBUTES {
@@ -64,7 +72,7 @@ impl Memory<'_> {
                     hidden.insert((kind, attribute));
                     self.doubt(key, count.before, count.now);
                 } else {
-                    if approved && complete {
+                    if approved && complete && !holds {
                         self.result.changes.push(Change::Approval(key.part(), None));
                     }
                     if complete || !count.is_hidden() {

@@ -19,7 +19,9 @@ use bursar_directory::{Pass, SourceConfig, fetch};
 
 use super::proxy::{Fault, Proxy, operation};
 use super::{ldap, policy, read, site, toolforge, why};
-use bursar_testkit::ldif::{person_dn, person_ldif, tool_group_dn, tool_ldif, toolforge_units_ldif};
+use bursar_testkit::ldif::{
+    group_ldif, person_dn, person_ldif, replace_ldif, tool_group_dn, tool_ldif, toolforge_units_ldif,
+};
 use bursar_testkit::sample;
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 
@@ -94,6 +96,23 @@ async fn a_hidden_attribute_is_kept_until_an_administrator_approves_its_loss() {
 }
 
 #[tokio::test]
+async fn a_rule_that_hides_ssh_keys_and_makes_the_entries_invalid_takes_no_key() {
+    let slapd = site(SlapdOptions::default());
+    for (name, _) in sample::PEOPLE {
+        let key = format!("ssh-ed25519 {name}");
+        slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, name), "sshPublicKey", &[&key]));
+    }
+    let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
+    story.hears().await;
+    let keys = |story: &Story| story.count(AccountKind::User, |account| !account.ssh_keys.is_empty());
+    assert_eq!(keys(&story), sample::PEOPLE.len());
+    slapd.start_configured(&hiding("uidNumber,sshPublicKey"));
+    let refusals: String = story.hears().await.iter().map(ToString::to_string).collect();
+    assert!(refusals.contains("sshPublicKey: 12 accounts of people had it, 0 have it now"), "{refusals}");
+    assert_eq!((story.completeness().as_str(), keys(&story)), ("complete", sample::PEOPLE.len()));
+}
+
+#[tokio::test]
 async fn a_sentinel_must_show_its_attributes() {
     let slapd = site(SlapdOptions::default());
     let dn = person_dn(BASE_DN, "niaj");
@@ -123,26 +142,27 @@ async fn a_sentinel_must_show_its_attributes() {
 #[tokio::test]
 async fn another_directory_without_the_sentinel_adds_nobody() {
     let slapd = site(SlapdOptions::default());
-    let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
+    let right = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
+    let mut story = Story::of(right.clone());
     story.hears().await;
     let before = story.ledger.accounts.clone();
-    // The name now leads to the directory of a laboratory.
-    let other = Slapd::start(&SlapdOptions {
-        bulk_load: toolforge_units_ldif(BASE_DN) + &person_ldif(BASE_DN, "eve", 2100),
-        ..SlapdOptions::default()
-    });
-    let right = std::mem::replace(&mut story.source, toolforge(ldap(&[&other.ldaps_url], &other)));
-    for _ in 0..2 {
+    // The name now leads to the directory of a laboratory, which may also lack some of the bases.
+    for units in [toolforge_units_ldif(BASE_DN), unit_ldif(BASE_DN, "people")] {
+        let bulk_load = units + &person_ldif(BASE_DN, "eve", 2100);
+        let other = Slapd::start(&SlapdOptions { bulk_load, ..SlapdOptions::default() });
+        story.source = toolforge(ldap(&[&other.ldaps_url], &other));
+        for _ in 0..2 {
+            story.hears().await;
+            assert!(story.completeness().contains("sentinel not found"), "{}", story.completeness());
+            assert_eq!(story.ledger.accounts, before);
+        }
+        let why: Vec<&str> = story.ledger.rejected.iter().map(|entry| entry.why.as_str()).collect();
+        assert!(matches!(why[..], [why] if why.contains("does not show the sentinels")), "{why:?}");
+        story.source = right.clone();
         story.hears().await;
-        assert!(story.completeness().contains("sentinel not found"), "{}", story.completeness());
-        assert_eq!(story.ledger.accounts, before);
+        assert_eq!((story.completeness().as_str(), &story.ledger.accounts), ("complete", &before));
+        assert!(story.ledger.rejected.is_empty(), "{:?}", story.ledger.rejected);
     }
-    let why: Vec<&str> = story.ledger.rejected.iter().map(|entry| entry.why.as_str()).collect();
-    assert!(matches!(why[..], [why] if why.contains("does not show the sentinels")), "{why:?}");
-    story.source = right;
-    story.hears().await;
-    assert_eq!((story.completeness().as_str(), &story.ledger.accounts), ("complete", &before));
-    assert!(story.ledger.rejected.is_empty(), "{:?}", story.ledger.rejected);
 }
 
 #[tokio::test]
@@ -165,6 +185,26 @@ async fn groups_that_lose_all_members_in_one_read_keep_them_as_hidden() {
     slapd.start_configured(&SlapdOptions::default());
     story.hears().await;
     assert_eq!((story.completeness().as_str(), leaving(&story)), ("complete", 0));
+}
+
+#[tokio::test]
+async fn hidden_members_stay_if_the_rule_makes_their_own_entries_invalid_too() {
+    let groups = group_ldif(BASE_DN, "staff", &["alice", "bob"]) + &group_ldif(BASE_DN, "lab", &["carol"]);
+    let slapd = site(SlapdOptions { bulk_load: groups, ..SlapdOptions::default() });
+    let mut source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
+    source.attributes.members_required = false;
+    let mut story = Story::of(source);
+    story.hears().await;
+    let members = |story: &Story| {
+        let groups = story.ledger.accounts.values().filter(|account| account.kind == AccountKind::Group);
+        groups.map(|group| (group.members.len(), group.leaving.len())).collect::<Vec<_>>()
+    };
+    let before = members(&story);
+    assert_eq!((before.len(), before.iter().map(|(members, _)| members).sum::<usize>()), (3, 5));
+    slapd.start_configured(&hiding("member,uidNumber"));
+    story.hears().await;
+    assert!(story.completeness().contains("became empty in the same read"), "{}", story.completeness());
+    assert_eq!(members(&story), before);
 }
 
 #[tokio::test]

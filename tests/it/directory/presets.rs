@@ -10,7 +10,7 @@ use bursar_directory::{Preset, SourceConfig};
 use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, unit_ldif};
 use bursar_testkit::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 
-use super::{assert_why, ldap, members, names, read, toolforge, why};
+use super::{assert_why, ldap, members, names, read, site, toolforge, why};
 use crate::world::World;
 
 /// Schema of 389-ds that slapd lacks. In 389-ds, only the server writes these attributes; here, the tests write them.
@@ -120,6 +120,31 @@ fn ipa_person(name: &str, uid: u32, id: &str, more: &str) -> String {
 }
 
 const ID: &str = "a1b2c3d4-1dd211b2-8f6ac3d4-e5f60718";
+
+/// The marks of the paragraph "Expiry" in docs/directories.md.
+#[tokio::test]
+async fn accounts_expire_by_shadow_expire_and_pwd_end_time() {
+    let slapd = site(SlapdOptions::default());
+    let marks = ["pwdAccountLockedTime=000001010000Z", "shadowExpire<today", "pwdEndTime<now"];
+    let mut source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
+    source.attributes.disabled = marks.map(|mark| mark.parse().expect("the mark is valid")).to_vec();
+    for (name, days) in [("alice", "18000"), ("bob", "99999"), ("carol", "-1")] {
+        slapd.modify_ldif(&format!(
+            "dn: {}\nchangetype: modify\nadd: objectClass\nobjectClass: shadowAccount\n-\nadd: shadowExpire\n\
+             shadowExpire: {days}\n\n",
+            person_dn(BASE_DN, name)
+        ));
+    }
+    for (name, end) in [("dave", "20200101000000Z"), ("erin", "20990101000000Z")] {
+        slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, name), "pwdEndTime", &[end]));
+    }
+    let found = read(source).await;
+    assert_eq!((why(&found), found.rejected.len()), ("complete", 0));
+    let people = found.entries.iter().filter(|entry| entry.kind == AccountKind::User);
+    let disabled: Vec<_> = people.filter_map(|entry| Some((entry.name.as_str(), entry.disabled.as_deref()?))).collect();
+    let expired = [("alice", "shadowExpire: 18000 (2019-04-14)"), ("dave", "pwdEndTime: 2020-01-01T00:00:00Z")];
+    assert_eq!(disabled, expired);
+}
 
 #[tokio::test]
 async fn freeipa_entries_have_ns_unique_id_and_its_marks_of_disabled_accounts() {

@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bursar::identity::AccountKind;
+use bursar::identity::{AccountKind, DirectoryId};
 use bursar::snapshot::Completeness;
+use bursar::snapshot::proof::{Due, EntryPlace};
+use bursar_directory::keycloak;
 use bursar_directory::source::{KeycloakConfig, Secret};
 use bursar_testkit::pki::Authority;
 use serde_json::{Value, json};
@@ -200,4 +202,28 @@ async fn a_token_is_renewed_before_it_expires_and_when_it_is_rejected() {
     .await;
     assert_eq!(why(&read(source(config)).await), "complete");
     assert_eq!(logins(&asked), 2);
+}
+
+/// Before an account is suspended for absence, the realm is asked for this account alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_is_looked_up_by_its_id_and_an_error_proves_nothing() {
+    let users = ["here", "gone", "broken", "later"].map(|name| person(name, 2001, &[]));
+    let realm = Realm::new("lookup", &users, &[json!({"name": "staff"})]);
+    let [here, gone, broken, later] = ["here", "gone", "broken", "later"].map(|name| realm.id(name));
+    let groups = realm.ask("GET", "/groups", &Value::Null);
+    let staff = groups[0]["id"].as_str().expect("the realm has a group").to_owned();
+    realm.ask("DELETE", &format!("/users/{gone}"), &Value::Null);
+    let due = |id: &str, kind| Due { id: DirectoryId(id.to_owned()), kind, dn: String::new() };
+    let of_user = |id: &str| due(id, AccountKind::User);
+    let all = [of_user(&here), of_user(&gone), due(&staff, AccountKind::Group), of_user(&broken), of_user(&later)];
+    let failing = format!("/users/{broken}");
+    let judge = move |path: &str| if path.ends_with(&failing) { Fate::Answered(500, "") } else { Fate::Passed };
+    let (config, _) = between(&realm, judge).await;
+    let proofs = keycloak::look_up(&config, &source(config.clone()), &all).await;
+    let places =
+        |due: &Due| proofs.get(&due.id).map(|proof| proof.servers.iter().map(|(_, place)| place).collect::<Vec<_>>());
+    let inside = |dn: String| EntryPlace::Inside { dn };
+    let (person, group) = (inside(format!("users/{here}")), inside(format!("groups/{staff}")));
+    let expected = [Some(vec![&person]), Some(vec![&EntryPlace::Nowhere]), Some(vec![&group]), None, None];
+    assert_eq!(all.each_ref().map(places), expected, "after an error, the next read asks again");
 }

@@ -178,7 +178,7 @@ impl<'a> Memory<'a> {
             complete,
             holds,
             proves_leaving,
-            hidden: self.hidden(read, &known, complete),
+            hidden: self.hidden(read, &known, complete, holds),
             named,
             misnamed: self.misnamed(read, &known, &present),
             imported,

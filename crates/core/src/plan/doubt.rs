@@ -1,15 +1,21 @@
 //! Turns the doubts about the statements of sources into refusals.
 
+use std::time::Duration;
+
 use super::guard::{ABSENCE, ATTRIBUTES, EMPTIED, IMPORT, Refusal};
 use super::hash;
 use crate::identity::AccountName;
 use crate::ledger::LedgerState;
 use crate::ledger::doubt::{Doubt, DoubtKey, Question};
 
-/// Returns a refusal for each doubt. Doubted absences with the same proof in one source become one refusal.
-pub(super) fn refusals(ledger: &LedgerState) -> Vec<Refusal> {
+/// Returns a refusal for each doubt. Doubted absences with the same proof in one source become one refusal. After
+/// `absent_for`, the freshest server has decided.
+pub(super) fn refusals(ledger: &LedgerState, absent_for: Duration) -> Vec<Refusal> {
     let mut refusals: Vec<Refusal> = Vec::new();
-    for (key, doubt) in &ledger.doubts {
+    let is_decided = |doubt: &Doubt| {
+        doubt.proof.is_some() && doubt.counted.is_some_and(|counted| counted.seconds >= absent_for.as_secs())
+    };
+    for (key, doubt) in ledger.doubts.iter().filter(|(_, doubt)| !is_decided(doubt)) {
         let Some(next) = refusal(ledger, key, doubt) else { continue };
         let is_alike = |known: &&mut Refusal| {
             next.limit == ABSENCE && (&known.limit, &known.class, &known.what) == (&next.limit, &next.class, &next.what)

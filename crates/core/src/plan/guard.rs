@@ -118,7 +118,7 @@ impl Bounds {
                 .filter(|(_, failure)| failure.attempts > 0 && !failure.is_of_realm() && !failure.is_of_adopted())
                 .map(|((id, _), _)| id.clone())
                 .collect(),
-            doubts: super::doubt::refusals(ledger),
+            doubts: super::doubt::refusals(ledger, policy.lifecycle.absent_for),
             unconfined: BTreeSet::new(),
         }
     }

@@ -68,10 +68,18 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     let numbers = Numbers::of(&source.sids, &source.attributes, &raw.trees, rules.ids);
     let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, &numbers, rules))));
     let reading_of = |kind: AccountKind| &readings[&kind];
+    let bases = |whole| -> Vec<Dn> {
+        let trees = raw.trees.iter().filter(|(_, tree)| tree.whole == whole);
+        trees.filter_map(|(kind, _)| Some(Dn::parse(&source.tree(*kind)?.base))).collect()
+    };
+    let (whole, cut) = (bases(true), bases(false));
     let (candidates, companions) = sort_out(source, raw.trees, |kind, raw| reading_of(kind).id(raw));
-    // After another problem, a missing sentinel proves nothing new.
-    let missing =
-        problems.is_empty().then(|| missing_sentinels(source, candidates.iter().chain(&companions))).flatten();
+    // After another problem, only a base that was read completely proves that a sentinel is missing.
+    let is_sure = |dn: &Dn| {
+        let is_in = |bases: &[Dn]| bases.iter().any(|base| dn.is_within(base));
+        problems.is_empty() || (is_in(&whole) && !is_in(&cut))
+    };
+    let missing = missing_sentinels(source, candidates.iter().chain(&companions), is_sure);
     let lacks_sentinel = missing.is_some();
     problems.extend(missing);
 
@@ -230,9 +238,14 @@ fn reading<'a>(
     }
 }
 
-fn missing_sentinels<'a>(source: &SourceConfig, all: impl Iterator<Item = &'a Candidate>) -> Option<String> {
-    let mut missing: BTreeMap<Dn, &Sentinel> =
-        source.sentinels.iter().map(|sentinel| (Dn::parse(&sentinel.dn), sentinel)).collect();
+/// Describes the sentinels that are missing or hide an attribute. Only those count whose DN is `sure`.
+fn missing_sentinels<'a>(
+    source: &SourceConfig,
+    all: impl Iterator<Item = &'a Candidate>,
+    sure: impl Fn(&Dn) -> bool,
+) -> Option<String> {
+    let sentinels = source.sentinels.iter().map(|sentinel| (Dn::parse(&sentinel.dn), sentinel));
+    let mut missing: BTreeMap<Dn, &Sentinel> = sentinels.filter(|(dn, _)| sure(dn)).collect();
     if missing.is_empty() {
         return None;
     }
@@ -580,6 +593,27 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         source.sentinels.push("uid=novaadmin,ou=people,dc=x".into());
         let why = "sentinel not found: uid=novaadmin,ou=people,dc=x".to_owned();
         assert_eq!(read(&source, SITE).completeness, Completeness::Partial { why });
+    }
+
+    #[test]
+    fn a_sentinel_is_missing_if_its_base_was_read_completely_whatever_else_failed() {
+        let mut source = source();
+        let lacks = |source: &SourceConfig, cut: AccountKind| {
+            let mut raw = answer(source, SITE);
+            raw.trees.insert(cut, RawTree::default());
+            raw.problems.push("no such base".to_owned());
+            let SourceRead { lacks_sentinel, completeness, .. } = assemble(source, raw, &EntryRules::default());
+            let why = completeness.to_string();
+            assert_eq!((why.contains("no such base"), why.contains("sentinel")), (true, lacks_sentinel), "{why}");
+            lacks_sentinel
+        };
+        assert!(!lacks(&source, AccountKind::Tool));
+        source.sentinels = vec!["uid=alice,ou=people,dc=x".into(), "uid=novaadmin,ou=people,dc=x".into()];
+        assert!(lacks(&source, AccountKind::Tool));
+        assert!(!lacks(&source, AccountKind::User), "the sentinel may be in the part that was not read");
+        source.users = Some(Preset::Toolforge.tree(AccountKind::User, "dc=x"));
+        source.sentinels = vec!["uid=tools.nova,ou=people,ou=servicegroups,dc=x".into()];
+        assert!(!lacks(&source, AccountKind::Tool), "entries below this base are left out of the people");
     }
 
     #[test]

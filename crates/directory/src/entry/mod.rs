@@ -93,24 +93,17 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Returns the immutable id of `raw`. Text is returned in lower case (as UUIDs are compared), bytes in hex, and an
-    /// `objectGUID` in the notation of Windows.
+    /// Returns the immutable id of `raw`.
     #[must_use]
     pub fn id(&self, raw: &RawEntry) -> Option<DirectoryId> {
-        let value = raw.values(&self.attributes.id).next();
-        if self.attributes.id.eq_ignore_ascii_case("objectGUID")
-            && let Some(bytes) = value
-        {
-            return windows::guid(bytes).map(DirectoryId);
-        }
-        match value.map(|bytes| std::str::from_utf8(bytes).map_err(|_| bytes)) {
-            Some(Ok(text)) if !text.trim().is_empty() => Some(DirectoryId(text.trim().to_lowercase())),
-            Some(Err(bytes)) => Some(DirectoryId(hex::encode(bytes))),
-            _ if self.id_from_dn => {
+        let is_shown = |value: &&[u8]| !value.trim_ascii().is_empty();
+        match raw.values(&self.attributes.id).next().filter(is_shown) {
+            Some(value) => id_of(&self.attributes.id, value),
+            None if self.id_from_dn => {
                 let digest = Sha256::digest(Dn::parse(&raw.dn).canonical());
                 Some(DirectoryId(format!("dn:{}", hex::encode(&digest[..16]))))
             }
-            _ => None,
+            None => None,
         }
     }
 
@@ -287,6 +280,24 @@ impl Reading<'_> {
         let allowed: Vec<_> = self.rules.allowed.iter().map(|prefix| prefix.display().to_string()).collect();
         Err(format!("home {shown} is not beneath {}", allowed.join(" or ")))
     }
+}
+
+/// Returns the id for a value of the attribute `name`. Text is returned in lower case (as UUIDs are compared), bytes in
+/// hex, and an `objectGUID` in the notation of Windows.
+pub(crate) fn id_of(name: &str, value: &[u8]) -> Option<DirectoryId> {
+    if is_guid(name) {
+        return windows::guid(value).map(DirectoryId);
+    }
+    match std::str::from_utf8(value).map(str::trim) {
+        Ok("") => None,
+        Ok(text) => Some(DirectoryId(text.to_lowercase())),
+        Err(_) => Some(DirectoryId(hex::encode(value))),
+    }
+}
+
+/// Whether the values of this attribute are GUIDs of Windows.
+pub(crate) fn is_guid(name: &str) -> bool {
+    name.eq_ignore_ascii_case("objectGUID")
 }
 
 /// Returns `path` without doubled or trailing slashes and `.`; `None` if it is relative, or has `..` or control

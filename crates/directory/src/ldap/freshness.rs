@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::active_directory::Controller;
 use super::connection::{ReadError, search};
 use crate::entry::assemble::KINDS;
+use crate::entry::id_of;
 use crate::entry::raw::RawEntry;
 use crate::source::{LdapConfig, SourceConfig};
 
@@ -142,8 +143,8 @@ pub(crate) fn witnesses<'a>(
 /// Returns the id of an entry and the time of its last change; `None` if it shows no time.
 pub(super) fn witness(source: &SourceConfig, entry: &RawEntry) -> Option<(DirectoryId, Stamp)> {
     let stamp = entry.stamp?;
-    let text = entry.texts(&source.attributes.id).next()?.trim().to_lowercase();
-    Some((DirectoryId(text), stamp))
+    let attribute = &source.attributes.id;
+    Some((id_of(attribute, entry.values(attribute).next()?)?, stamp))
 }
 
 /// Returns the known times of last changes, updated by the entries `told` that the server reported. An entry whose time

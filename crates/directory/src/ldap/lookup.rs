@@ -14,10 +14,11 @@ use tokio::time::timeout;
 
 use super::connection::{Connection, ReadError, meaning};
 use super::freshness::contexts;
+use super::moved::escaped;
 use super::raw;
 use super::search::Search;
 use crate::entry::raw::RawEntry;
-use crate::entry::windows;
+use crate::entry::{id_of, is_guid, windows};
 use crate::progress;
 use crate::source::{LdapConfig, SourceConfig};
 use crate::sync::kept::ServerHistory;
@@ -99,7 +100,7 @@ async fn places(
                 found => found?,
             };
             for entry in found {
-                if let Some(id) = id_of(source, &entry) {
+                if let Some(id) = id_in(source, &entry) {
                     places.insert(id, EntryPlace::Outside { dn: entry.dn });
                 }
             }
@@ -108,7 +109,7 @@ async fn places(
         for tree in kinds.into_iter().filter_map(|kind| source.tree(kind)) {
             let filter = format!("(&{}{ids})", parenthesized(&tree.filter));
             for entry in search(&mut connection.ldap, source, &tree.base, &filter, limit).await? {
-                if let Some(id) = id_of(source, &entry) {
+                if let Some(id) = id_in(source, &entry) {
                     places.insert(id, EntryPlace::Inside { dn: entry.dn });
                 }
             }
@@ -121,28 +122,21 @@ fn any_of(source: &SourceConfig, due: &[Due]) -> String {
     let attribute = &source.attributes.id;
     let mut any = "(|".to_owned();
     for Due { id, .. } in due {
-        let value = match windows::guid_bytes(&id.0).filter(|_| is_guid(source)) {
-            Some(bytes) => bytes.iter().fold(String::new(), |mut text, byte| {
-                let _ = write!(text, "\\{byte:02x}");
-                text
-            }),
-            None => ldap_escape(id.0.as_str()).into_owned(),
-        };
-        let _ = write!(any, "({attribute}={value})");
+        let guid = windows::guid_bytes(&id.0).filter(|_| is_guid(attribute)).map(Vec::from);
+        if guid.is_none() {
+            let _ = write!(any, "({attribute}={})", ldap_escape(id.0.as_str()));
+        }
+        // An id in hex may stand for bytes, or be the text that the directory has.
+        if let Some(bytes) = guid.or_else(|| hex::decode(&id.0).ok()) {
+            let _ = write!(any, "({attribute}={})", escaped(&bytes));
+        }
     }
     any + ")"
 }
 
-fn is_guid(source: &SourceConfig) -> bool {
-    source.attributes.id.eq_ignore_ascii_case("objectGUID")
-}
-
-fn id_of(source: &SourceConfig, entry: &RawEntry) -> Option<DirectoryId> {
-    let value = entry.values(&source.attributes.id).next()?;
-    if is_guid(source) {
-        return windows::guid(value).map(DirectoryId);
-    }
-    Some(DirectoryId(std::str::from_utf8(value).ok()?.trim().to_lowercase()))
+fn id_in(source: &SourceConfig, entry: &RawEntry) -> Option<DirectoryId> {
+    let attribute = &source.attributes.id;
+    id_of(attribute, entry.values(attribute).next()?)
 }
 
 fn parenthesized(filter: &str) -> String {
@@ -165,4 +159,52 @@ async fn search(
     }
     let entries = items.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate());
     entries.map(|item| raw(item.0, |_| ()).ok_or(ReadError::Unparsable)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Preset;
+    use crate::source::{SidMapping, SourceKind};
+
+    fn source(id: &str) -> SourceConfig {
+        let mut attributes = Preset::Rfc2307.attributes();
+        attributes.id = id.to_owned();
+        SourceConfig {
+            name: "people".to_owned(),
+            kind: SourceKind::Ldap(LdapConfig::new(vec!["ldaps://a".to_owned()])),
+            sentinels: Vec::new(),
+            tools: None,
+            users: Some(Preset::Rfc2307.tree(AccountKind::User, "ou=people,dc=x")),
+            groups: None,
+            attributes,
+            sids: SidMapping::default(),
+        }
+    }
+
+    /// Such as the attribute `GUID` of eDirectory.
+    #[test]
+    fn an_entry_with_a_binary_id_is_searched_by_its_bytes_and_recognized() {
+        let guid = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
+        let bytes = windows::guid_bytes(guid).expect("the GUID is valid");
+        for (attribute, value, id, filter) in [
+            ("GUID", &[0xff, 0, 0x28][..], "ff0028", "(|(GUID=ff0028)(GUID=\\ff\\00\\28))"),
+            ("entryUUID", b" A-1 ", "a-1", "(|(entryUUID=a-1))"),
+            ("employeeNumber", b"12", "12", "(|(employeeNumber=12)(employeeNumber=\\12))"),
+            (
+                "objectGUID",
+                &bytes,
+                guid,
+                "(|(objectGUID=\\ae\\4f\\1d\\f8\\ec\\7d\\d0\\11\\a7\\65\\00\\a0\\c9\\1e\\6b\\f6))",
+            ),
+        ] {
+            let mut entry = RawEntry::new("uid=a,ou=people,dc=x".to_owned());
+            entry.add(attribute.as_bytes(), value);
+            let (source, id) = (source(attribute), DirectoryId(id.to_owned()));
+            assert_eq!(id_in(&source, &entry).as_ref(), Some(&id));
+            let due = Due { id, kind: AccountKind::User, dn: entry.dn };
+            assert_eq!(any_of(&source, &[due]), filter);
+            assert!(ldap3::parse_filter(filter).is_ok(), "{filter}");
+        }
+    }
 }

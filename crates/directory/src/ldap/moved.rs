@@ -235,7 +235,8 @@ fn narrowed<'a>(tree: &Tree, values: impl Iterator<Item = (&'a str, String)>) ->
     Tree { filter: format!("(&{filter}(|{any}))"), ..tree.clone() }
 }
 
-fn escaped(id: &[u8]) -> String {
+/// Returns an id as the value of a filter.
+pub(super) fn escaped(id: &[u8]) -> String {
     let mut text = String::with_capacity(3 * id.len());
     for byte in id {
         let _ = write!(text, "\\{byte:02x}");

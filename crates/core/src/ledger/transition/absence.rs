@@ -59,12 +59,22 @@ impl Memory<'_> {
     /// Whether a complete read without the account makes its absence due, and this has a consequence for the account.
     fn is_due(&self, account: &Account) -> bool {
         let limit = self.policy.lifecycle.absent_for.as_secs();
+        let is_open = account.absence.is_none_or(|absence| absence.seconds < limit);
         let has_effect = match account.state {
             Lifecycle::Active => true,
-            // An absence never suspends an account in this state. Without this limit, the servers would be asked at
-            // each read, for ever.
-            Lifecycle::New => account.absence.is_none_or(|absence| absence.seconds < limit),
-            Lifecycle::Suspended | Lifecycle::Archived | Lifecycle::Deleted => false,
+            // An absence suspends no new account. Without this limit, the servers would be asked at each read, for ever.
+            Lifecycle::New => is_open,
+            // The absence may replace the suspension, and then it leads to the archive.
+            Lifecycle::Suspended => match account.suspension.as_deref() {
+                Some(
+                    Suspension::Ordered { .. }
+                    | Suspension::Evicted { .. }
+                    | Suspension::Idle { .. }
+                    | Suspension::Left,
+                ) => is_open,
+                None | Some(Suspension::Absent | Suspension::Disabled { .. }) => false,
+            },
+            Lifecycle::Archived | Lifecycle::Deleted => false,
         };
         let after = self.absence(account).or(account.absence);
         has_effect && (after.is_none_or(|absence| absence.seconds >= limit) || limit == 0)
@@ -82,31 +92,39 @@ impl Memory<'_> {
             return self.absence(account);
         };
         if read.unanswered.contains(&account.directory_id) {
-            return account.absence;
+            return self.not_due(account);
         }
         let nobody = Proof::default();
         let proof = proofs.get(&account.directory_id).unwrap_or(&nobody);
+        // If a limit refuses the suspension, the decision of the freshest server stands as long as the others disagree.
+        let mut stands = false;
         let gone = match proof.verdict() {
             // The next read asks again.
             Verdict::Unknown => {
                 let counted = self.ledger.doubts.get(&key).and_then(|known| known.counted);
                 self.doubt_absence(key, account, None, counted);
-                return account.absence;
+                return self.not_due(account);
             }
             Verdict::There => false,
             Verdict::Gone => true,
             Verdict::Disagreement { freshest_has_it } => {
+                stands = !freshest_has_it;
                 let limit = self.policy.lifecycle.absent_for.as_secs();
                 let counted = self.ledger.doubts.get(&key).and_then(|known| known.counted);
                 let counted = self.counted(counted.as_ref(), limit, COUNT_EVERY).or(counted);
-                if counted.is_none_or(|counted| counted.seconds < limit) {
-                    self.doubt_absence(key, account, Some(proof.to_string()), counted);
-                    return account.absence;
+                let is_open = counted.is_none_or(|counted| counted.seconds < limit);
+                if is_open || stands {
+                    self.doubt_absence(key.clone(), account, Some(proof.to_string()), counted);
                 }
-                !freshest_has_it
+                if is_open {
+                    return self.not_due(account);
+                }
+                stands
             }
         };
-        self.believe(key);
+        if !stands {
+            self.believe(key);
+        }
         let detail = json!({ "servers": proof.by_server() });
         if !gone {
             self.event(
@@ -122,6 +140,16 @@ impl Memory<'_> {
             self.event(account, "absence proved", &proof.to_string(), detail);
         }
         self.absence(account)
+    }
+
+    /// Returns the absence without the second that makes it due, because this read does not prove it. If a limit refused
+    /// the suspension, an earlier read has made the absence due already. The next read asks the servers again.
+    fn not_due(&self, account: &Account) -> Option<Absence> {
+        if account.state != Lifecycle::Active {
+            return account.absence;
+        }
+        let most = self.policy.lifecycle.absent_for.as_secs().checked_sub(1)?;
+        account.absence.map(|absence| Absence { seconds: absence.seconds.min(most), ..absence })
     }
 
     /// Records a doubt about the absence. `proof` has the servers' answers, if a server could be asked.

@@ -11,7 +11,7 @@ use crate::identity::{AccountKind, DirectoryId, PosixIdentity};
 use crate::ledger::change::Change;
 use crate::ledger::doubt::Question;
 use crate::ledger::server::SourceMark;
-use crate::ledger::{Account, LedgerState, Lifecycle};
+use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::plan::guard::{Bounds, approve, guard};
 use crate::plan::{Plan, Refusal};
 use crate::policy::Policy;
@@ -27,7 +27,7 @@ pub(super) const HOUR: i64 = 3600;
 /// A directory as reads show it, and the ledger that records them.
 pub(super) struct Story {
     pub(super) ledger: LedgerState,
-    policy: Policy,
+    pub(super) policy: Policy,
     pub(super) now: Timestamp,
     pub(super) events: Vec<String>,
 }
@@ -109,7 +109,7 @@ impl Story {
         &self.ledger.sources[SOURCE].completeness
     }
 
-    fn approve(&mut self, what: &str) {
+    pub(super) fn approve(&mut self, what: &str) {
         let hash = self
             .ledger
             .refusals
@@ -264,6 +264,26 @@ fn a_rejected_entry_loses_the_ssh_keys_that_it_no_longer_shows() {
 }
 
 #[test]
+fn a_rule_that_hides_the_ssh_keys_and_makes_entries_invalid_takes_no_key() {
+    let mut story = Story::begin(people(12));
+    let with_keys = |story: &Story| story.count(|account| !account.ssh_keys.is_empty());
+    let hidden = |from: usize| {
+        let mut read = read(people(12));
+        for entry in read.entries.split_off(from) {
+            read.held.insert(entry.dn.clone(), Held::default());
+            read.rejected.push(RejectedEntry::of(SOURCE, &entry, "uidNumber is missing".to_owned()));
+        }
+        read
+    };
+    let refusals = story.hears(hidden(2));
+    let text: String = refusals.iter().map(ToString::to_string).collect();
+    assert!(text.contains("sshPublicKey: 12 accounts of people had it, 2 have it now"), "{text}");
+    assert_eq!((with_keys(&story), story.completeness()), (12, &Completeness::Complete));
+    story.hears(hidden(8));
+    assert_eq!(with_keys(&story), 8, "most entries show keys, so the others lost them");
+}
+
+#[test]
 fn groups_that_become_empty_in_one_read_are_doubted_and_a_single_group_is_not() {
     let with = |groups: &[(&str, &[i64])]| {
         let groups = groups.iter().map(|(name, members)| group(name, members));
@@ -345,6 +365,28 @@ fn five_people_with_new_ids_raise_a_doubt() {
         assert_eq!((asked, absent == 0), (question, question), "{count}");
         assert_eq!(story.ledger.accounts.len(), 8, "no account is adopted, and none is new");
     }
+    // The administrator adopts most of them; the others stay until the last one is decided.
+    let mut story = Story::begin(people(8));
+    story.hears(read(again(0, 8)));
+    let note = Note { actor: "a".to_owned(), reason: "r".to_owned(), ticket: None, at: story.now };
+    let doubted = |story: &Story| story.ledger.doubts.values().map(|doubt| doubt.accounts.len()).collect::<Vec<_>>();
+    let adopt = |story: &mut Story, from: i64, to: i64| {
+        for number in from..to {
+            let account = story.account(&format!("p{number}")).id.clone();
+            let (what, note, object) = (OrderKind::AdoptAccount, note.clone(), Some(format!("again-u{number}")));
+            story.ledger.orders.push(Order { id: number, account, what, note, bulk: None, object });
+        }
+        story.hears(read(again(0, 8)));
+        assert_eq!(story.ledger.orders, []);
+    };
+    adopt(&mut story, 0, 6);
+    for _ in 0..30 {
+        assert_eq!((doubted(&story), story.count(|account| account.absence.is_some())), (vec![2], 0));
+        story.later(HOUR);
+        story.hears(read(again(0, 8)));
+    }
+    adopt(&mut story, 6, 8);
+    assert_eq!((doubted(&story), story.ledger.rejected.len()), (vec![], 0));
     // While the identity of the entries is in doubt, groups keep their members.
     let grouped = |entries: Vec<Entry>, members: Vec<DirectoryId>| {
         let members = members.into_iter().map(|id| (id, Role::Member)).collect();
@@ -423,22 +465,71 @@ fn no_absence_is_due_before_every_server_was_asked() {
             story.later(HOUR);
         }
         assert!(refusals[0].to_string().contains("disagree about whether p0 is there"), "{}", refusals[0]);
-        let left = story.hears(missing(&[("a", freshest), ("b", other)]));
-        assert_eq!((is_due(&story), left.len()), (due, 0), "the freshest server decides");
+        for _ in 0..2 {
+            let left = story.hears(missing(&[("a", freshest.clone()), ("b", other.clone())]));
+            assert_eq!((is_due(&story), left.len()), (due, 0), "the freshest server decides");
+            story.later(60);
+        }
+    }
+}
+
+/// A limit may refuse a suspension whose absence was proved, and then the servers are asked again.
+#[test]
+fn an_absence_that_the_servers_do_not_confirm_again_is_no_longer_due() {
+    let missing = |places: &[(&str, EntryPlace)]| proved(read(people(3).split_off(1)), "u0", places);
+    let there = EntryPlace::Inside { dn: "uid=p0".to_owned() };
+    let unanswered = SourceRead { unanswered: [DirectoryId("u0".to_owned())].into(), ..missing(&[]) };
+    let (unasked, disagreement) = (missing(&[]), missing(&[("a", EntryPlace::Nowhere), ("b", there)]));
+    for (limit, unproved) in [(24 * HOUR, vec![&unanswered, &unasked, &disagreement]), (0, vec![&unanswered, &unasked])]
+    {
+        let mut story = Story::begin(people(3));
+        story.policy = policy(limit);
+        let id = story.account("p0").id.clone();
+        story.ledger.accounts.get_mut(&id).expect("p0 has an account").state = Lifecycle::Active;
+        let is_due =
+            |story: &Story| story.account("p0").absence.is_some_and(|absence| absence.seconds >= limit.unsigned_abs());
+        for shown in unproved {
+            while !is_due(&story) {
+                story.later(HOUR);
+                story.hears(missing(&[("a", EntryPlace::Nowhere)]));
+            }
+            story.later(60);
+            story.hears(shown.clone());
+            assert!(!is_due(&story), "{limit} {shown:?}");
+        }
+        story.later(60);
+        story.hears(missing(&[("a", EntryPlace::Nowhere)]));
+        assert!(is_due(&story), "the next proof counts at once");
     }
 }
 
 #[test]
-fn the_servers_are_asked_once_for_an_account_that_was_never_served() {
+fn the_servers_are_asked_once_for_an_account_that_is_not_served() {
     let missing = |places: &[(&str, EntryPlace)]| proved(read(people(3).split_off(1)), "u0", places);
     let asked = |story: &Story| {
         let snapshot = DirectorySnapshot { reads: vec![missing(&[])], ..DirectorySnapshot::default() };
         due(&story.ledger, &snapshot, &story.policy, story.now).remove(SOURCE).map_or(0, |due| due.len())
     };
-    for limit in [24 * HOUR, 0] {
+    let note = Note { actor: "a".to_owned(), reason: "r".to_owned(), ticket: None, at: Timestamp::UNIX_EPOCH };
+    let suspensions = [
+        None,
+        Some(Suspension::by(note.clone())),
+        Some(Suspension::Evicted { note, since: None }),
+        Some(Suspension::Idle { since: Timestamp::UNIX_EPOCH }),
+        Some(Suspension::Left),
+    ];
+    for (suspension, limit) in suspensions.iter().flat_map(|suspension| [(suspension, 24 * HOUR), (suspension, 0)]) {
         let mut story = Story::begin(people(3));
         story.policy = policy(limit);
-        while asked(&story) == 0 {
+        let id = story.account("p0").id.clone();
+        let p0 = story.ledger.accounts.get_mut(&id).expect("p0 has an account");
+        p0.state = if suspension.is_some() { Lifecycle::Suspended } else { Lifecycle::New };
+        p0.suspension = suspension.clone().map(Box::new);
+        for hour in 0..25 {
+            if asked(&story) > 0 {
+                break;
+            }
+            assert!(hour < 24, "{suspension:?}: the absence became due without a question");
             story.hears(missing(&[]));
             story.later(HOUR);
         }
@@ -451,9 +542,11 @@ fn the_servers_are_asked_once_for_an_account_that_was_never_served() {
         for _ in 0..3 {
             story.later(HOUR);
             assert_eq!(asked(&story), 0, "nothing follows from the absence");
-            let known = story.ledger.accounts.clone();
+            // The time until the archive is counted further.
+            let known = |story: &Story| Account { ending: None, ..story.account("p0").clone() };
+            let before = known(&story);
             story.hears(missing(&[]));
-            assert_eq!(story.ledger.accounts, known, "the absence is not counted any further");
+            assert_eq!(known(&story), before, "the absence is not counted any further");
         }
         story.hears(read(people(3)));
         assert_eq!(story.account("p0").absence, None);

@@ -31,12 +31,16 @@ impl Memory<'_> {
         let mut all = Imported::new();
         for kind in [AccountKind::Tool, AccountKind::User, AccountKind::Group] {
             let key = DoubtKey { source: read.source.clone(), kind, question: Question::Import };
-            let again = self.again(read, kind, present);
+            let known = self.ledger.doubts.get(&key);
+            let mut again = self.again(read, kind, present, if known.is_some() { 1 } else { ENOUGH });
             if again.len() < ENOUGH {
+                // The administrator has decided about the other accounts of the import, and not yet about these.
+                again.retain(|_, old| known.is_some_and(|known| known.accounts.contains(&old.account)));
+            }
+            if again.is_empty() {
                 self.believe(key);
                 continue;
             }
-            let known = self.ledger.doubts.get(&key);
             let count = again.len() as u64;
             let since = known.map_or(self.now, |known| known.since);
             let accounts = again.values().map(|old| old.account.clone()).collect();
@@ -49,7 +53,8 @@ impl Memory<'_> {
         all
     }
 
-    fn again(&self, read: &SourceRead, kind: AccountKind, present: &HashSet<&DirectoryId>) -> Imported {
+    /// Returns none if fewer than `least` accounts are missing.
+    fn again(&self, read: &SourceRead, kind: AccountKind, present: &HashSet<&DirectoryId>, least: usize) -> Imported {
         let missing = |account: &&Account| {
             account.source == read.source
                 && account.kind == kind
@@ -58,7 +63,7 @@ impl Memory<'_> {
                 && self.order(&account.id, OrderKind::AdoptAccount).is_none()
         };
         let missing: Vec<&Account> = self.ledger.accounts.values().filter(missing).collect();
-        if missing.len() < ENOUGH {
+        if missing.len() < least {
             return Imported::new();
         }
         let strangers = read

@@ -6,6 +6,7 @@ use super::doubt_tests::{HOUR, SOURCE, Story, group, person, read};
 use crate::identity::{AccountKind, DirectoryId, Gid};
 use crate::ledger::people::PeopleByEntry;
 use crate::snapshot::dn::Dn;
+use crate::snapshot::held::Held;
 use crate::snapshot::named::MemberName;
 use crate::snapshot::{Completeness, Entry, RejectedEntry, SourceRead};
 
@@ -370,4 +371,78 @@ fn groups_that_become_empty_in_one_read_keep_their_members_and_the_rest_is_belie
     story.hears(all(vec![in_staff(person(1)), person(2), person(3), person(4)], both(&[], &[2])));
     assert_eq!(story.ledger.sources[SOURCE].completeness, Completeness::Complete);
     assert_eq!(story.account("g19").leaving.len(), 1);
+}
+
+#[test]
+fn groups_that_become_empty_keep_their_members_if_the_members_are_rejected_too() {
+    let people = || vec![in_staff(person(1)), person(2), person(3)];
+    let groups = |emptied: usize| {
+        let members = |at: usize, all: &'static [i64]| if at < emptied { &[][..] } else { all };
+        let others = (1..20).map(|at| group(&format!("g{at}"), members(at, &[1, 2])));
+        [staff(members(0, &[1]))].into_iter().chain(others).collect::<Vec<_>>()
+    };
+    for (emptied, is_complete) in [(2, true), (20, false)] {
+        let mut story = Story::begin([people(), groups(0)].concat());
+        let mut shown = read(groups(emptied));
+        shown.kinds.insert(AccountKind::User);
+        for person in people() {
+            shown.held.insert(person.dn.clone(), Held::default());
+            shown.rejected.push(RejectedEntry::of(SOURCE, &person, "uidNumber is missing".to_owned()));
+        }
+        story.hears(shown);
+        assert_eq!(story.ledger.sources[SOURCE].completeness == Completeness::Complete, is_complete);
+        assert_eq!(story.count(|account| !account.leaving.is_empty()), 0, "{emptied}");
+        assert_eq!((members(&story), gids(&story, "p1").len()), (vec!["p1".to_owned()], 1));
+    }
+}
+
+/// Returns a group that also has a manager, whom the directory lists in another attribute.
+fn managed(name: &str, members: &[i64], manager: i64) -> Entry {
+    let mut group = group(name, members);
+    group.members.insert(DirectoryId(format!("u{manager}")), crate::snapshot::Role::Manager);
+    group
+}
+
+#[test]
+fn groups_that_still_show_their_managers_may_hide_their_members() {
+    let people = || vec![person(1), person(2), person(9)];
+    let groups = |emptied: usize| {
+        let members = |at: usize| if at < emptied { &[][..] } else { &[1, 2] };
+        (0..20).map(|at| managed(&format!("g{at}"), members(at), 9)).collect::<Vec<_>>()
+    };
+    let leaving = |story: &Story| story.count(|account| !account.leaving.is_empty());
+    for (emptied, is_complete) in [(2, true), (20, false)] {
+        let mut story = Story::begin([people(), groups(0)].concat());
+        story.hears(read([people(), groups(emptied)].concat()));
+        assert_eq!(story.ledger.sources[SOURCE].completeness == Completeness::Complete, is_complete);
+        assert_eq!(leaving(&story), 0, "{emptied}");
+    }
+    // The groups have no plain members, and each of them loses one of two managers.
+    let owned = |managers: &[i64]| {
+        let mut both = [managed("a", &[], 1), managed("b", &[], 2)];
+        for manager in managers {
+            both.iter_mut().for_each(|group| group.members.extend(managed("x", &[], *manager).members));
+        }
+        [people(), both.to_vec()].concat()
+    };
+    let mut story = Story::begin(owned(&[1, 2]));
+    story.hears(read(owned(&[])));
+    assert_eq!((leaving(&story), story.ledger.doubts.len()), (2, 0));
+}
+
+#[test]
+fn people_stay_in_a_class_whose_group_shows_only_its_manager_for_as_long_as_absent_people() {
+    let mut story = Story::begin(vec![person(1), person(2), person(9), managed("k8s-admins", &[1, 2], 9)]);
+    story.policy.classes = crate::plan::testing::policy().classes;
+    story.policy.classes.retain(|name, _| name == "admin");
+    let shown = || read(vec![person(1), person(2), person(9), managed("k8s-admins", &[], 9)]);
+    for _ in 0..24 {
+        story.hears(shown());
+        assert_eq!(story.account("k8s-admins").leaving.len(), 0);
+        story.later(HOUR);
+    }
+    for _ in 0..2 {
+        story.hears(shown());
+    }
+    assert_eq!(story.account("k8s-admins").leaving.len(), 2);
 }

@@ -107,7 +107,10 @@ impl Memory<'_> {
         }
         for entry in read.entries.iter().filter(|entry| entry.kind != AccountKind::User && !entry.members.is_empty()) {
             let known = self.known.get(&(read.source.as_str(), &entry.id));
-            if let Some(account) = known.filter(|account| staying(account).next().is_some()) {
+            let shows_them = |account: &Account| {
+                staying(account).next().is_some() && lost_by_emptying(account, &entry.members).is_empty()
+            };
+            if let Some(account) = known.filter(|account| shows_them(account)) {
                 places.entry(parent(account)).or_default().1 += 1;
             }
         }
@@ -121,18 +124,28 @@ impl Memory<'_> {
         })
     }
 
-    /// Returns the groups that show no members, although some of their known members are in the read. If there is only
-    /// one such group, or all of them had the same single member, returns none, because that happens without a fault.
+    /// Returns the groups that show no plain members, although some of those that they lost are in the read. If there is
+    /// only one such group, or all of them lost the same single member, returns none, because that happens without a
+    /// fault.
     fn emptied(&self, read: &SourceRead) -> Vec<&Account> {
         if self.ledger.marks.get(&read.source).is_some_and(|mark| mark.accepted) {
             return Vec::new();
         }
-        let empty = read.entries.iter().filter(|entry| entry.kind != AccountKind::User && entry.members.is_empty());
-        let rejected = read.rejected.iter().filter_map(|entry| entry.id.as_ref());
-        let rejected = rejected.filter(|id| read.nesting.members(id).is_some_and(|members| members.is_empty()));
-        let empty = empty.map(|entry| &entry.id).chain(rejected);
-        let lost = empty.filter_map(|id| self.known.get(&(read.source.as_str(), id)).copied());
-        let lost: Vec<&Account> = lost.filter(|account| staying(account).next().is_some()).collect();
+        let known = |id| self.known.get(&(read.source.as_str(), id)).copied();
+        let shown = read.entries.iter().filter(|entry| entry.kind != AccountKind::User);
+        let shown = shown.filter_map(|entry| {
+            let account = known(&entry.id)?;
+            Some((account, lost_by_emptying(account, &entry.members)))
+        });
+        let rejected = read.rejected.iter().filter_map(|entry| {
+            let account = known(entry.id.as_ref()?)?;
+            // The read of a rejected entry has no roles.
+            let role = |member: &DirectoryId| account.members.get(member).copied().unwrap_or(Role::Member);
+            let named = read.nesting.members(&account.directory_id)?.into_iter();
+            let named = named.map(|member| (member.clone(), role(member))).collect();
+            Some((account, lost_by_emptying(account, &named)))
+        });
+        let lost: Vec<_> = shown.chain(rejected).filter(|(_, members)| !members.is_empty()).collect();
         if lost.len() < 2 {
             return Vec::new();
         }
@@ -141,10 +154,11 @@ impl Memory<'_> {
             account.source != read.source && account.absence.is_none() && account.state != Lifecycle::Deleted
         });
         let shown = read.entries.iter().map(|entry| &entry.id);
+        let shown = shown.chain(read.rejected.iter().filter_map(|entry| entry.id.as_ref()));
         let present: BTreeSet<&DirectoryId> = shown.chain(elsewhere.map(|account| &account.directory_id)).collect();
         let (mut groups, mut people) = (Vec::new(), BTreeSet::new());
-        for account in lost {
-            let still: Vec<&DirectoryId> = staying(account).filter(|member| present.contains(member)).collect();
+        for (account, members) in lost {
+            let still: Vec<&DirectoryId> = members.into_iter().filter(|member| present.contains(member)).collect();
             if !still.is_empty() {
                 groups.push(account);
                 people.extend(still);
@@ -207,8 +221,7 @@ impl Memory<'_> {
         let selects = |group: &str| group == entry.name || group == account.name;
         let classes = || self.policy.classes.values();
         entry.kind == AccountKind::Group
-            && names.is_empty()
-            && staying(account).next().is_some()
+            && !lost_by_emptying(account, names).is_empty()
             && classes().any(|class| matches!(&class.when, Some(When::Group(group)) if selects(group)))
             && account.absence.map_or(0, |absence| absence.seconds) < self.policy.lifecycle.absent_for.as_secs()
     }
@@ -513,6 +526,18 @@ fn digest(read: &SourceRead, names: &BTreeSet<&MemberName>) -> String {
 
 pub(super) fn doubt_key(read: &SourceRead, question: Question) -> DoubtKey {
     DoubtKey { source: read.source.clone(), kind: AccountKind::Group, question }
+}
+
+/// Returns the members whom a group or tool no longer names, if it names no plain member. Managers are listed in another
+/// attribute, so a rule that hides the members may still show them.
+fn lost_by_emptying<'a>(account: &'a Account, named: &BTreeMap<DirectoryId, Role>) -> Vec<&'a DirectoryId> {
+    if named.values().any(|role| *role == Role::Member) {
+        return Vec::new();
+    }
+    let may_be_hidden = |member: &&DirectoryId| {
+        named.is_empty() || (account.members[*member] == Role::Member && !named.contains_key(*member))
+    };
+    staying(account).filter(may_be_hidden).collect()
 }
 
 /// Returns the members whose leaving is not proved yet.

@@ -289,6 +289,28 @@ fn adoptions_do_not_wait_for_ever_while_controllers_take_turns() {
 }
 
 #[test]
+fn an_approved_loss_of_an_attribute_takes_effect_after_a_change_of_controllers() {
+    let all = people(12);
+    let bare: Vec<Entry> = all.iter().cloned().map(|entry| Entry { mail: None, ..entry }).collect();
+    let of = |server: &str, entries: &[Entry]| SourceRead {
+        server: Some(server.to_owned()),
+        marks: controller(server),
+        ..read(entries.to_vec())
+    };
+    let mut story = Story::begin(all.clone());
+    story.hears(of("dc1", &all));
+    story.hears(of("dc1", &bare));
+    story.approve("mail");
+    for (minutes, mails) in [(1, 12), (29, 12), (2, 0)] {
+        story.later(minutes * 60);
+        story.hears(of("dc2", &bare));
+        assert_eq!(story.count(|account| account.mail.is_some()), mails, "after {minutes} more minutes");
+    }
+    story.later(HOUR);
+    assert!(story.hears(of("dc2", &bare)).is_empty() && story.ledger.approvals.is_empty());
+}
+
+#[test]
 fn for_half_an_hour_a_restored_controller_adds_no_access() {
     let mut all = people(3);
     all[0].disabled = Some("mark: yes".to_owned());

@@ -42,8 +42,16 @@ impl Count {
 }
 
 impl Memory<'_> {
-    /// Returns the attributes that a read hides, and records a doubt for each. `known` has the account of each entry.
-    pub(super) fn hidden(&mut self, read: &SourceRead, known: &[Option<&Account>], complete: bool) -> Hidden {
+    /// Returns the attributes that a read hides, and records a doubt for each. `known` has the account of each entry. An
+    /// approval stays until a read is complete and its server is not behind (`holds`), because that read removes the
+    /// values.
+    pub(super) fn hidden(
+        &mut self,
+        read: &SourceRead,
+        known: &[Option<&Account>],
+        complete: bool,
+        holds: bool,
+    ) -> Hidden {
         let mut hidden = Hidden::new();
         for kind in [AccountKind::Tool, AccountKind::User].into_iter().filter(|kind| read.kinds.contains(kind)) {
             for attribute in ATTRIBUTES {
@@ -64,7 +72,7 @@ impl Memory<'_> {
                     hidden.insert((kind, attribute));
                     self.doubt(key, count.before, count.now);
                 } else {
-                    if approved && complete {
+                    if approved && complete && !holds {
                         self.result.changes.push(Change::Approval(key.part(), None));
                     }
                     if complete || !count.is_hidden() {
@@ -95,6 +103,10 @@ impl Memory<'_> {
             count.before += u64::from(attribute.had(account));
             count.now += u64::from(attribute.had(account) && attribute.has(entry));
         }
+        let rejected = read.rejected.iter().filter(|entry| entry.kind == kind);
+        let rejected = rejected
+            .filter_map(|entry| Some((entry, *self.known.get(&(read.source.as_str(), entry.id.as_ref()?))?)))
+            .filter(|(_, account)| attribute.had(account));
         match attribute {
             Attribute::Home => {
                 // The ledger does not know which homes the directory showed and which were made by default. Therefore
@@ -103,14 +115,18 @@ impl Memory<'_> {
                 Count { before: shown.min(present), now: count_homes(read, kind) }
             }
             Attribute::Uid => {
-                let rejected =
-                    read.rejected.iter().filter(|entry| entry.kind == kind && entry.why.contains(&read.labels.uid));
-                let account = |id| self.known.get(&(read.source.as_str(), id)).copied();
-                let had =
-                    rejected.filter_map(|entry| account(entry.id.as_ref()?)).filter(|account| attribute.had(account));
-                Count { before: count.before + had.count() as u64, ..count }
+                let lost = rejected.filter(|(entry, _)| entry.why.contains(&read.labels.uid)).count();
+                Count { before: count.before + lost as u64, ..count }
             }
-            Attribute::SshKeys | Attribute::Mail => count,
+            Attribute::SshKeys => {
+                // A rejected entry can take keys away, so a rule that also makes the entries invalid hides the keys.
+                for held in rejected.filter_map(|(entry, _)| read.held.get(&entry.dn)) {
+                    count.before += 1;
+                    count.now += u64::from(!held.ssh_keys.is_empty());
+                }
+                count
+            }
+            Attribute::Mail => count,
         }
     }
 

@@ -120,21 +120,24 @@ async fn full_read_only_and_foreign_file_systems_have_their_own_reasons() {
         world.homed.write(&world.target(name)).await.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     let (key, ours) = with_our_key("1");
-    world.homed.ask(&world.target("full"), write(ours.clone())).await.expect("there is room");
+    for name in ["full", "crowded"] {
+        world.homed.ask(&world.target(name), write(ours.clone())).await.expect("there is room");
+    }
     fill(&world.seen("full"));
-    assert_eq!(world.refused("full").await, "no-space");
-    // Without room for a new file, the key is overwritten in the old one.
-    let text = || fs::read_to_string(world.seen("full").join(".kube/config")).expect("the file is readable");
-    let before = text();
-    assert!(before.contains(&key));
-    let removed = world.homed.ask(&world.target("full"), Work::RemoveKubeconfig { names: ours.names() }).await;
-    assert_eq!(removed.expect_err("there is no room").reason(), "no-space");
-    let blank: String = key.chars().map(|c| if c == '=' { c } else { 'A' }).collect();
-    assert_eq!(text(), before.replace(&key, &blank));
     for number in 0..6 {
         let _ = File::create(world.seen("crowded").join(format!("f{number}")));
     }
-    assert_eq!(world.refused("crowded").await, "no-inodes");
+    for (name, reason) in [("full", "no-space"), ("crowded", "no-inodes")] {
+        assert_eq!(world.refused(name).await, reason);
+        // Without room for a new file, the key is overwritten in the old one.
+        let text = || fs::read_to_string(world.seen(name).join(".kube/config")).expect("the file is readable");
+        let before = text();
+        assert!(before.contains(&key));
+        let removed = world.homed.ask(&world.target(name), Work::RemoveKubeconfig { names: ours.names() }).await;
+        assert_eq!(removed.expect_err("there is no room").reason(), reason);
+        let blank: String = key.chars().map(|c| if c == '=' { c } else { 'A' }).collect();
+        assert_eq!(text(), before.replace(&key, &blank), "{name}");
+    }
     assert_eq!(world.refused("frozen").await, "read-only");
     for name in ["covered", "stamped", "looped", "fused"] {
         assert_eq!(world.refused(name).await, "other-file-system", "{name}");

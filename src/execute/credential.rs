@@ -258,7 +258,7 @@ pub fn entries(cluster: &ClusterName, credential: &DesiredCredential, proof: Use
 
 /// Returns one cluster and one context for each endpoint. The default endpoint comes first: a file without a current
 /// context gets the first one.
-fn planned(cluster: &ClusterName, credential: &DesiredCredential) -> PlannedEntries {
+pub(super) fn planned(cluster: &ClusterName, credential: &DesiredCredential) -> PlannedEntries {
     let name = |endpoint: &str| Cluster::entry_name(cluster, &credential.default_endpoint, endpoint);
     let user = home::user_name(cluster);
     let mut endpoints: Vec<_> = credential.endpoints.iter().collect();

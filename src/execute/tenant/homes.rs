@@ -183,12 +183,11 @@ impl TenantExecution<'_> {
         &self,
         face: &Cluster,
         (host, former): (&HostName, &DesiredHome),
-        delivered: Option<String>,
+        delivered: Option<Expected>,
         reason: &Reason,
     ) -> Result<Option<Event>, StepError> {
         let (homes, mount) = (&self.effects.homes, self.mount(host, former));
-        if let Some(fingerprint) = delivered {
-            let expected = Expected::Issued(fingerprint);
+        if let Some(expected) = delivered {
             let found = home::inspect(homes, self.cluster, face, (former, mount.clone()), &expected).await;
             if matches!(found, Ok((HomeFinding::AsDelivered, _))) {
                 return Ok(None);

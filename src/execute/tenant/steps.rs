@@ -98,12 +98,12 @@ impl TenantExecution<'_> {
                 let changes =
                     deliver(effects, &self.effects.homes, self.account, what, (self.run.now, self.recorder)).await?;
                 if let Some(former) = former {
-                    let fingerprint = changes.iter().find_map(|change| match change {
-                        Change::Certificate(_, Some(certificate)) => Some(certificate.fingerprint.to_string()),
+                    let delivered = changes.iter().find_map(|change| match change {
+                        Change::Certificate(_, issued @ Some(_)) => Expected::of(credential, issued.as_ref()),
                         _ => None,
                     });
                     let place = (&credential.host, &**former);
-                    done.events.extend(self.leave_former(&effects.face, place, fingerprint, reason).await?);
+                    done.events.extend(self.leave_former(&effects.face, place, delivered, reason).await?);
                 }
                 done.repeated += u64::from(matches!(reason, Reason::Drifted(_)));
                 done.events.extend(self.delivered(credential, &changes, reason));

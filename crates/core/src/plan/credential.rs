@@ -262,10 +262,7 @@ fn former(look: Look<'_>, host: &HostName, home: &DesiredHome) -> Option<Desired
 
 fn inspect(look: Look<'_>, credential: &DesiredCredential, home: DesiredHome, held: Held<'_>) -> Option<Action> {
     let delivery = held.delivery?;
-    let expected = match (&credential.proof, held.certificate) {
-        (Proof::Oidc(_), _) => Expected::Entries(Box::new(credential.clone())),
-        (_, certificate) => Expected::Issued(certificate?.fingerprint.to_string()),
-    };
+    let expected = Expected::of(credential, held.certificate)?;
     let is_due = is_due(look, delivery) || next_look(delivery).is_some_and(|at| at <= look.now);
     is_due.then(|| Action::InspectKubeconfig {
         cluster: look.cluster.clone(),

@@ -49,7 +49,7 @@ impl Patience {
     }
 
     #[expect(clippy::disallowed_methods, reason = "bounds a wait")]
-    fn is_over(self) -> bool {
+    pub(super) fn is_over(self) -> bool {
         Instant::now() >= self.0
     }
 }

@@ -290,6 +290,9 @@ impl Place<'_> {
             let cleaned = self.clean_backups(&directory);
             written |= self.remove_token(&entries.user.name)?;
             cleaned?;
+        } else if !matches!(&entries.user.proof, UserProof::Token(_)) {
+            // The files are of a token that this credential replaced. If they cannot be removed, the credential works.
+            written |= self.remove_token(&entries.user.name).unwrap_or_default();
         }
         let changed = changed || written || narrowed;
         let mount = self.home.mount();

@@ -12,7 +12,7 @@ use crate::kinds::ObjectKey;
 use crate::ledger::StoppedWorkload;
 use crate::ledger::change::Change;
 use crate::ledger::idle::Idleness;
-use crate::plan::credential::next_look;
+use crate::plan::credential::{forget, next_look};
 use crate::plan::{Action, Expected, Reason};
 
 /// The maximum number of searches for workloads. Another search is needed if a workload was replaced while it was
@@ -84,7 +84,7 @@ impl TenantExecution<'_> {
                 self.delete_namespace(effects, namespace, uid, (archived.as_ref(), file), done).await
             }
             Action::AwaitDeletion { namespace, uid, .. } => self.await_deletion(effects, namespace, uid, done).await,
-            Action::Deliver { credential, generation, home, former, reason, .. } => {
+            Action::Deliver { credential, generation, home, former, replaced, reason, .. } => {
                 let old = self.standing(credential, reason);
                 let mount = self.mount(&credential.host, home);
                 let what = Delivering {
@@ -108,6 +108,7 @@ impl TenantExecution<'_> {
                 done.repeated += u64::from(matches!(reason, Reason::Drifted(_)));
                 done.events.extend(self.delivered(credential, &changes, reason));
                 done.changes.extend(changes);
+                done.changes.extend(forget(&self.account.id, self.cluster, replaced));
                 Ok(())
             }
             Action::RemoveKubeconfig { .. } | Action::SshKeys { .. } => {

@@ -119,6 +119,13 @@ async fn a_token_is_delivered_and_removed_with_its_folder() {
     let error = homed.ask(&target, write(with_token("three"))).await.expect_err("the folder is a symlink");
     assert!(matches!(error.reason(), "symlink" | "not-a-directory" | "wrong-owner"), "{error:?}");
     assert!(names_in(&elsewhere).is_empty());
+
+    // A certificate replaces the token.
+    let target = homed.home("bar");
+    for entries in [with_token("one"), entries("1")] {
+        homed.ask(&target, write(entries)).await.expect("the home is writable");
+    }
+    assert_eq!(names_in(&target.home.join(".kube")), ["config"]);
 }
 
 #[tokio::test]

@@ -146,6 +146,8 @@ pub enum Action {
         /// The file of the last delivery, if it was another file. Our entries are removed from that file after this
         /// delivery.
         former: Option<Box<DesiredHome>>,
+        /// The hosts whose credentials the delivery replaces in the same file. The ledger forgets them.
+        replaced: Vec<HostName>,
         reason: Reason,
     },
     /// Removes Bursar's entries from a kubeconfig, or replaces them with a notice.

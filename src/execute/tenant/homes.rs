@@ -153,7 +153,7 @@ impl TenantExecution<'_> {
         if let Some(notice) = notice
             && let Some(written) = home::leave(&self.effects.homes, self.cluster, (home, mount.clone()), notice).await?
         {
-            let delivery = Delivery { mount: written.mount, ..notice.delivered(home, self.run.now) };
+            let delivery = Delivery { mount: written.mount, ..notice.delivered(home, (self.run.clock)()) };
             done.changes.push(Change::Delivery(key, Some(delivery)));
             let detail = json!({"home": home.home, "kubeconfig": home.kubeconfig, "notice": notice.notice.text()});
             done.events.push(self.event("kubeconfig replaced by a notice", reason.to_string(), detail));

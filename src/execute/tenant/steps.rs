@@ -96,7 +96,7 @@ impl TenantExecution<'_> {
                     is_first: !self.run.ledger.deliveries.contains_key(&self.key(&credential.host)),
                 };
                 let changes =
-                    deliver(effects, &self.effects.homes, self.account, what, (self.run.now, self.recorder)).await?;
+                    deliver(effects, &self.effects.homes, self.account, what, (self.run.clock, self.recorder)).await?;
                 if let Some(former) = former {
                     let delivered = changes.iter().find_map(|change| match change {
                         Change::Certificate(_, issued @ Some(_)) => Expected::of(credential, issued.as_ref()),

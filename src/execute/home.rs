@@ -50,7 +50,7 @@ pub(super) fn known_mount(ledger: &LedgerState, delivery: Option<&Delivery>, hom
     }
     let above = home.parent()?;
     let mut others = ledger.deliveries.values().chain(ledger.ssh_deliveries.values());
-    // A notice is not checked again, so its mount may be an old one.
+    // After its first minute, a notice is not checked again, so its mount may be an old one.
     let beside = others.find_map(|other| {
         let mount = other.mount.as_ref().filter(|mount| above.starts_with(mount) && !other.is_notice())?;
         other.path.starts_with(above).then_some(mount)
@@ -155,6 +155,13 @@ pub(super) async fn inspect(
             (fingerprint, names, wanted)
         }
         Expected::Entries(credential) => return rewritten(homes, cluster, (home, mount), credential).await,
+        Expected::Notice(notice) => {
+            let Some(written) = leave(homes, cluster, (home, mount.clone()), notice).await? else {
+                remove(homes, cluster, Some(face), (home, mount.clone())).await?;
+                return Ok((HomeFinding::AsDelivered, mount));
+            };
+            return Ok(repaired(written));
+        }
     };
     let request = Request::new(target(home, mount), Work::Inspect { names });
     match homes.call(&request).await? {
@@ -181,12 +188,15 @@ async fn rewritten(
     let entries = super::credential::entries(cluster, credential, UserProof::Login(super::credential::login(oidc)));
     let work = Work::WriteKubeconfig { entries, replace_unparsable: home.replace_unparsable };
     match homes.call(&Request::new(target(home, mount), work)).await? {
-        Answer::Written(Written { changed: false, mount, .. }) => Ok((HomeFinding::AsDelivered, mount)),
-        Answer::Written(Written { mount, .. }) => {
-            Ok((HomeFinding::Repaired { why: "Bursar's entries in the file were changed".to_owned() }, mount))
-        }
+        Answer::Written(written) => Ok(repaired(written)),
         _ => Err(StepError::HomeAnswer),
     }
+}
+
+/// Returns the finding after entries were written that should be in the file, and the mount of the home.
+fn repaired(Written { changed, mount, .. }: Written) -> (HomeFinding, Option<PathBuf>) {
+    let why = || "Bursar's entries in the file were changed".to_owned();
+    (if changed { HomeFinding::Repaired { why: why() } } else { HomeFinding::AsDelivered }, mount)
 }
 
 /// Makes the home contain exactly these SSH keys in Bursar's block. Returns whether that changed anything, and the

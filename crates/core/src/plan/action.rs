@@ -226,6 +226,8 @@ pub enum Expected {
     Token(String, Box<DesiredCredential>),
     /// These entries, which hold no secret. If they are missing, the inspection writes them again.
     Entries(Box<DesiredCredential>),
+    /// This notice. If another program wrote the credential back, the inspection writes the notice again.
+    Notice(Box<DesiredNotice>),
 }
 
 impl Expected {

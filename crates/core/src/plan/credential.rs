@@ -73,6 +73,7 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) -> Standing {
         }
     }
     standing.remove.extend(remove(look));
+    standing.inspect.extend(deliveries(look).filter_map(|(key, delivery)| inspect_notice(look, &key.host, delivery)));
     standing
 }
 
@@ -190,9 +191,7 @@ fn remove(look: Look<'_>) -> impl Iterator<Item = Action> {
         files.any(|home| home.file() == delivery.path)
     };
     let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
-    let stands = move |host: &HostName, delivery: &Delivery| {
-        notice(look, host, delivery).is_some_and(|notice| delivery.digest == notice.digest())
-    };
+    let stands = move |host: &HostName, delivery: &Delivery| standing_notice(look, host, delivery).is_some();
     deliveries(look)
         .filter(move |(key, delivery)| !wanted(&key.host) && !stands(&key.host, delivery) && !is_replaced(delivery))
         .filter_map(move |(key, delivery)| removal(look, &key.host, delivery, reason.clone()))
@@ -203,6 +202,11 @@ fn notice<'a>(look: Look<'a>, host: &HostName, delivery: &Delivery) -> Option<&'
     let home = look.tenant.home.as_ref()?.on(host);
     let notice = look.tenant.notices.iter().find(|notice| notice.credential.host == *host)?;
     (home.file() == delivery.path).then_some(notice)
+}
+
+/// Returns the notice of [`notice`], if it is what was delivered.
+fn standing_notice<'a>(look: Look<'a>, host: &HostName, delivery: &Delivery) -> Option<&'a DesiredNotice> {
+    notice(look, host, delivery).filter(|notice| delivery.digest == notice.digest())
 }
 
 /// Returns the removal of the deliveries that homes still hold for a tenant that is suspended or about to be deleted.
@@ -298,6 +302,18 @@ fn inspect(look: Look<'_>, credential: &DesiredCredential, home: DesiredHome, he
     })
 }
 
+/// Returns the inspection of a notice, because kubectl may have written the credential back. After the inspections in
+/// the first minute, a notice is not inspected any more.
+fn inspect_notice(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<Action> {
+    next_look(delivery).filter(|at| delivery.is_notice() && *at <= look.now)?;
+    Some(Action::InspectKubeconfig {
+        cluster: look.cluster.clone(),
+        host: host.clone(),
+        home: look.tenant.home.as_ref()?.on(host),
+        expected: Expected::Notice(Box::new(standing_notice(look, host, delivery)?.clone())),
+    })
+}
+
 /// The file is inspected again this many seconds after a delivery, because kubectl reads the file before it takes the
 /// lock, and then writes back the old content (client-go, `ModifyConfig`). A `kubectl config` that ran during the
 /// delivery has ended by the first inspection. An editor or a script has usually ended by the second.
@@ -307,7 +323,7 @@ const LOOKS: [i64; 2] = [2, 60];
 /// be delivered again.
 #[must_use]
 pub fn next_look(delivery: &Delivery) -> Option<Timestamp> {
-    let checked = delivery.checked_at.filter(|_| !delivery.is_notice())?;
+    let checked = delivery.checked_at?;
     let looks = LOOKS.iter().filter_map(|after| Timestamp::from_second(delivery.at.as_second() + after).ok());
     looks.into_iter().find(|look| checked < *look)
 }

@@ -250,6 +250,18 @@ fn a_notice_replaces_the_kubeconfig_while_the_account_is_suspended() {
     world.cycle();
     let key = CredentialKey::new(foo.clone(), crate::plan::testing::prod());
     assert!(world.ledger.deliveries[&key].is_notice() && world.plan().is_empty(), "{}", world.plan());
+    // kubectl may have read the file before, and write the credential back.
+    for look in LOOKS {
+        world.now = world.ledger.deliveries[&key].at + jiff::SignedDuration::from_secs(look);
+        let steps: Vec<Action> = world.plan().accounts.iter().flat_map(AccountPlan::steps).cloned().collect();
+        let is_look = |step: &Action| {
+            matches!(step, Action::InspectKubeconfig { expected: Expected::Notice(notice), .. }
+                if notice.notice.text() == notices[0])
+        };
+        assert!(steps.len() == 1 && is_look(&steps[0]), "{steps:?}");
+        world.cycle();
+        assert!(world.plan().accounts.is_empty(), "{}", world.plan());
+    }
     assert_eq!(next_look(&world.ledger.deliveries[&key]), None);
     // The notice is replaced if the contact changes.
     world.policy.contact = None;

@@ -28,6 +28,9 @@ const HALF_WRITTEN: i128 = 60_000_000_000;
 /// The most bytes of backups that one request reads: some hundred backups of usual files.
 const BACKUP_BYTES: usize = 4 * 1024 * 1024;
 
+/// The size in bytes of the largest file in which our keys are overwritten. It may be too large to be edited.
+const BLANKED_BYTES: usize = 8 * 1024 * 1024;
+
 /// Bytes reserved for what planned entries do not have yet: a certificate and its key, or the files of a token.
 const SECRET_BYTES: usize = 8 * 1024;
 
@@ -350,9 +353,15 @@ impl Place<'_> {
             Ok,
         );
         let exchanged = match exchanged {
-            Err(error @ (HomeError::NoSpace { .. } | HomeError::NoInodes { .. } | HomeError::Quota { .. })) => {
+            Err(
+                error @ (HomeError::NoSpace { .. }
+                | HomeError::NoInodes { .. }
+                | HomeError::Quota { .. }
+                | HomeError::TooLarge { .. }),
+            ) => {
+                self.cpu.heed(BLANKED_BYTES)?;
                 // If this fails too, the first error is the one to remedy.
-                let _ = overwrite(&directory, name, self.patience, keypair::with_blank_keys);
+                let _ = overwrite(&directory.reading(BLANKED_BYTES), name, self.patience, keypair::with_blank_keys);
                 return Err(error);
             }
             exchanged => exchanged?,

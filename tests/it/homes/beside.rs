@@ -212,3 +212,20 @@ async fn any_number_of_backups_does_not_keep_our_key_in_the_home() {
         assert!(!fs::read_to_string(&config).expect("the file is readable").contains(&key), "{name}");
     }
 }
+
+#[tokio::test]
+async fn a_removal_overwrites_our_key_in_a_file_that_is_too_large() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    let config = target.home.join(".kube/config");
+    let (key, ours) = with_our_key("1");
+    homed.ask(&target, write(ours.clone())).await.expect("the home is writable");
+    let read = || fs::read_to_string(&config).expect("the file is readable");
+    let text = format!("{}# {}\n", read(), "x".repeat(2 * 1024 * 1024));
+    assert!(text.contains(&key));
+    make_file(&config, UID, text.as_bytes());
+    let removed = homed.ask(&target, Work::RemoveKubeconfig { names: ours.names() }).await;
+    assert_eq!(removed.expect_err("the file is too large").reason(), "too-large");
+    let blank: String = key.chars().map(|c| if c == '=' { c } else { 'A' }).collect();
+    assert!(read() == text.replace(&key, &blank), "the key is not blank, or something else changed");
+}

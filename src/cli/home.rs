@@ -29,33 +29,40 @@ pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failur
     let ledger = as_bursar(ledger_of(&settings)).await??;
     let homes = homes(&settings.policy, &ledger, account)?;
     let client = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
-    let mut found = Vec::new();
+    let (mut found, mut failed) = (Vec::new(), Vec::new());
     for home in &homes {
-        let file = home.home.join(&home.kubeconfig).display().to_string();
         let said = match &command {
-            Home::Show(_) => as_bursar(show(&client, home)).await??,
-            Home::Restore(reasoned) => {
-                let (changed, complete, text) = as_bursar(restore(&client, home)).await??;
-                if changed {
-                    // The history records who restored it.
-                    let (target, file) = (Target::from(reasoned.clone()), home.home.join(&home.kubeconfig));
-                    order::asked(context, &[OrderRequest::KubeconfigRestored { target, file, complete }]).await?;
-                }
-                (json!({"changed": changed, "complete": complete}), text.to_owned())
-            }
+            Home::Show(_) => as_bursar(show(&client, home)).await?.map(Some).map_err(|error| failure(&error)),
+            Home::Restore(reasoned) => restored(context, &client, home, reasoned).await,
         };
-        found.push((file, said));
+        match said {
+            Ok(said) => found.push((home.home.join(&home.kubeconfig).display().to_string(), said)),
+            Err(failure) => failed.push(failure),
+        }
+    }
+    if failed.is_empty() && found.iter().all(|(_, said)| said.is_none()) {
+        let files = found.into_iter().map(|(file, _)| file).collect::<Vec<_>>().join(", ");
+        let remedy = "no action needed: the files in the homes are the user's own";
+        return Err(Failure::new(Exit::Failed, format!("Bursar has replaced no file of the user: {files}; {remedy}")));
     }
     if context.global.json {
-        let rows: Vec<Value> = found.iter().map(|(file, (value, _))| json!({"file": file, "found": value})).collect();
+        let value = |said: &Option<Said>| said.as_ref().map(|(value, _)| value.clone());
+        let rows: Vec<Value> = found.iter().map(|(file, said)| json!({"file": file, "found": value(said)})).collect();
         output::json(&rows)?;
     } else {
-        for (file, (_, text)) in &found {
+        for (file, said) in &found {
+            let text = said.as_ref().map_or(NOTHING_KEPT, |(_, text)| text.as_str());
             output::line(format!("{}: {}", output::clean(file), output::clean(text)));
         }
     }
-    Ok(Exit::Done)
+    let Some(exit) = failed.first().map(|failure| failure.exit) else { return Ok(Exit::Done) };
+    Err(Failure::new(exit, failed.into_iter().map(|failure| failure.text).collect::<Vec<_>>().join("\n")))
 }
+
+/// The answer for one file, as JSON and as text.
+type Said = (Value, String);
+
+const NOTHING_KEPT: &str = "no part of a replaced file is kept";
 
 /// Returns the homes of an account: the homes to which a kubeconfig was delivered or, if there are none, the home that
 /// its class defines.
@@ -86,27 +93,25 @@ fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec
     Ok(files.into_iter().map(|((home, kubeconfig), mount)| place(home, kubeconfig, mount)).collect())
 }
 
-async fn ask(client: &HomedClient, home: &HomeTarget, work: Work) -> Result<Answer, Failure> {
-    client.call(&Request::new(home.clone(), work)).await.map_err(|error| {
-        let remedy = match &error {
-            HomedClientError::Home(error) => format!("; {}", error.remedy()),
-            _ => String::new(),
-        };
-        let exit = match &error {
-            HomedClientError::Home(HomeError::InUse { .. }) => Exit::Busy,
-            _ => Exit::Failed,
-        };
-        Failure::new(exit, format!("{}{remedy}", crate::errors::chain(&error)))
-    })
+fn failure(error: &HomedClientError) -> Failure {
+    let remedy = match error {
+        HomedClientError::Home(error) => format!("; {}", error.remedy()),
+        _ => String::new(),
+    };
+    let exit = match error {
+        HomedClientError::Home(HomeError::InUse { .. }) => Exit::Busy,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, format!("{}{remedy}", crate::errors::chain(error)))
 }
 
-fn misunderstood() -> Failure {
-    Failure::new(Exit::Failed, "bursar-homed has another version; run: systemctl restart bursar-homed".to_owned())
+fn misunderstood() -> HomedClientError {
+    HomedClientError::Protocol("the answer is of another request".to_owned())
 }
 
-async fn show(client: &HomedClient, home: &HomeTarget) -> Result<(Value, String), Failure> {
+async fn show(client: &HomedClient, home: &HomeTarget) -> Result<Said, HomedClientError> {
     let names = EntryNames { user: format!("{USER_PREFIX}none"), ..EntryNames::default() };
-    match ask(client, home, Work::Inspect { names }).await? {
+    match client.call(&Request::new(home.clone(), Work::Inspect { names })).await? {
         Answer::Inspected(found) => Ok((json!(found), said(&found))),
         _ => Err(misunderstood()),
     }
@@ -116,7 +121,7 @@ fn said(found: &Inspection) -> String {
     let list = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     let kept = match found.kept {
         Some(bytes) => format!("the user's part of the replaced file is kept ({bytes} bytes)"),
-        None => "no part of a replaced file is kept".to_owned(),
+        None => NOTHING_KEPT.to_owned(),
     };
     let ours = &found.ours;
     let what = match (&found.unreadable, found.exists) {
@@ -133,16 +138,31 @@ fn said(found: &Inspection) -> String {
     format!("{what}; {kept}")
 }
 
-async fn restore(client: &HomedClient, home: &HomeTarget) -> Result<(bool, bool, &'static str), Failure> {
-    let Answer::Restored { changed, complete } = ask(client, home, Work::RestoreKubeconfig).await? else {
-        return Err(misunderstood());
+/// Restores the user's part of one kubeconfig, and lets the history record who did it. Returns `None` if there is
+/// nothing to restore.
+async fn restored(
+    context: &Context,
+    client: &HomedClient,
+    home: &HomeTarget,
+    reasoned: &MaybeReasoned,
+) -> Result<Option<Said>, Failure> {
+    let request = Request::new(home.clone(), Work::RestoreKubeconfig);
+    let (changed, complete) = match as_bursar(client.call(&request)).await? {
+        Ok(Answer::Restored { changed, complete }) => (changed, complete),
+        Ok(_) => return Err(failure(&misunderstood())),
+        Err(HomedClientError::Home(HomeError::NothingKept { .. })) => return Ok(None),
+        Err(error) => return Err(failure(&error)),
     };
-    let what = match (changed, complete) {
+    if changed {
+        let (target, file) = (Target::from(reasoned.clone()), home.home.join(&home.kubeconfig));
+        order::asked(context, &[OrderRequest::KubeconfigRestored { target, file, complete }]).await?;
+    }
+    let text = match (changed, complete) {
         (false, _) => "the user's part was restored already",
         (true, true) => "the user's part is restored, with Bursar's current entries",
         (true, false) => "the user's part is restored; Bursar's entries follow with the next check of the home",
     };
-    Ok((changed, complete, what))
+    Ok(Some((json!({"changed": changed, "complete": complete}), text.to_owned())))
 }
 
 #[cfg(test)]

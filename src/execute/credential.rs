@@ -79,7 +79,7 @@ pub async fn deliver(
     homes: &HomedClient,
     account: &AccountPlan,
     what: Delivering<'_>,
-    (now, recorder): (Timestamp, &Recorder),
+    (clock, recorder): (fn() -> Timestamp, &Recorder),
 ) -> Result<Vec<Change>, StepError> {
     let server = &effects.server;
     let Delivering { credential, generation, home, mount, old, is_first } = what;
@@ -99,7 +99,7 @@ pub async fn deliver(
     }
     if is_first {
         // If the answer is lost, a suspension still finds the key.
-        let pending = Change::Delivery(key.clone(), Some(credential.delivered(home, now).pending()));
+        let pending = Change::Delivery(key.clone(), Some(credential.delivered(home, clock()).pending()));
         recorder.store(vec![pending], Vec::new()).await.map_err(|_| StepError::NotRecorded)?;
     }
     let written = write(homes, (home, &target), entries(&server.cluster, credential, proof)).await;
@@ -107,7 +107,8 @@ pub async fn deliver(
         StepError::Home(source) if certificate.is_some() => StepError::Undelivered(source),
         error => error,
     })?;
-    let delivery = Delivery { mount: written.mount, ..credential.delivered(home, now) };
+    // The inspections after the delivery are counted from here: the signer and the home may have taken a while.
+    let delivery = Delivery { mount: written.mount, ..credential.delivered(home, clock()) };
     let requested = matches!(credential.proof, Proof::Certificate { .. });
     let requested = requested.then(|| Change::Requested(key.clone(), None));
     let delivered = [Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))];
@@ -258,7 +259,7 @@ pub fn entries(cluster: &ClusterName, credential: &DesiredCredential, proof: Use
 
 /// Returns one cluster and one context for each endpoint. The default endpoint comes first: a file without a current
 /// context gets the first one.
-fn planned(cluster: &ClusterName, credential: &DesiredCredential) -> PlannedEntries {
+pub(super) fn planned(cluster: &ClusterName, credential: &DesiredCredential) -> PlannedEntries {
     let name = |endpoint: &str| Cluster::entry_name(cluster, &credential.default_endpoint, endpoint);
     let user = home::user_name(cluster);
     let mut endpoints: Vec<_> = credential.endpoints.iter().collect();

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use bursar_homed::client::{HomedClient, HomedClientError};
+use bursar_homed::kubeconfig;
 use bursar_protocol::{
     Answer, EntryNames, HomeError, HomeTarget, Inspection, Request, USER_PREFIX, UserProof, Work, Written,
 };
@@ -49,7 +50,7 @@ pub(super) fn known_mount(ledger: &LedgerState, delivery: Option<&Delivery>, hom
     }
     let above = home.parent()?;
     let mut others = ledger.deliveries.values().chain(ledger.ssh_deliveries.values());
-    // A notice is not checked again, so its mount may be an old one.
+    // After its first minute, a notice is not checked again, so its mount may be an old one.
     let beside = others.find_map(|other| {
         let mount = other.mount.as_ref().filter(|mount| above.starts_with(mount) && !other.is_notice())?;
         other.path.starts_with(above).then_some(mount)
@@ -145,16 +146,35 @@ pub(super) async fn inspect(
     (home, mount): (&DesiredHome, Option<PathBuf>),
     expected: &Expected,
 ) -> Result<(HomeFinding, Option<PathBuf>), StepError> {
-    let fingerprint = match expected {
-        Expected::Issued(fingerprint) => fingerprint,
+    let (fingerprint, names, wanted) = match expected {
+        Expected::Certificate(fingerprint) => {
+            (fingerprint, entry_names(cluster, &face.default_endpoint, [&face.default_endpoint]), None)
+        }
+        Expected::Token(fingerprint, credential) => {
+            let (names, wanted) = token_entries(cluster, credential);
+            (fingerprint, names, wanted)
+        }
         Expected::Entries(credential) => return rewritten(homes, cluster, (home, mount), credential).await,
+        Expected::Notice(notice) => {
+            let Some(written) = leave(homes, cluster, (home, mount.clone()), notice).await? else {
+                remove(homes, cluster, Some(face), (home, mount.clone())).await?;
+                return Ok((HomeFinding::AsDelivered, mount));
+            };
+            return Ok(repaired(written));
+        }
     };
-    let names = entry_names(cluster, &face.default_endpoint, [&face.default_endpoint]);
     let request = Request::new(target(home, mount), Work::Inspect { names });
     match homes.call(&request).await? {
-        Answer::Inspected(inspection) => Ok((finding(&inspection, fingerprint), inspection.mount)),
+        Answer::Inspected(inspection) => Ok((finding(&inspection, fingerprint, wanted.as_deref()), inspection.mount)),
         _ => Err(StepError::HomeAnswer),
     }
+}
+
+/// Returns the names of the entries of a token, and their [`Inspection::entries_digest`] after a delivery.
+fn token_entries(cluster: &ClusterName, credential: &DesiredCredential) -> (EntryNames, Option<String>) {
+    let wanted = super::credential::planned(cluster, credential).with_nothing();
+    let delivered = kubeconfig::deliver("", &wanted, &[]);
+    (wanted.names(), delivered.ok().and_then(|delivered| delivered.digest))
 }
 
 /// Writes entries that contain no secret. If the file does not change, the entries were as delivered.
@@ -168,12 +188,15 @@ async fn rewritten(
     let entries = super::credential::entries(cluster, credential, UserProof::Login(super::credential::login(oidc)));
     let work = Work::WriteKubeconfig { entries, replace_unparsable: home.replace_unparsable };
     match homes.call(&Request::new(target(home, mount), work)).await? {
-        Answer::Written(Written { changed: false, mount, .. }) => Ok((HomeFinding::AsDelivered, mount)),
-        Answer::Written(Written { mount, .. }) => {
-            Ok((HomeFinding::Repaired { why: "Bursar's entries in the file were changed".to_owned() }, mount))
-        }
+        Answer::Written(written) => Ok(repaired(written)),
         _ => Err(StepError::HomeAnswer),
     }
+}
+
+/// Returns the finding after entries were written that should be in the file, and the mount of the home.
+fn repaired(Written { changed, mount, .. }: Written) -> (HomeFinding, Option<PathBuf>) {
+    let why = || "Bursar's entries in the file were changed".to_owned();
+    (if changed { HomeFinding::Repaired { why: why() } } else { HomeFinding::AsDelivered }, mount)
 }
 
 /// Makes the home contain exactly these SSH keys in Bursar's block. Returns whether that changed anything, and the
@@ -208,7 +231,9 @@ pub(super) fn checked(
     Delivery { checked_at, mount, home: Some(home.home.clone()), ..delivery.clone() }
 }
 
-fn finding(inspection: &Inspection, fingerprint: &str) -> HomeFinding {
+/// `wanted` is the digest of the entries of a token. A certificate needs none: if another program writes older entries
+/// back, it writes the older certificate back too.
+fn finding(inspection: &Inspection, fingerprint: &str, wanted: Option<&str>) -> HomeFinding {
     let broken = |why: &str| HomeFinding::Broken { why: why.to_owned() };
     if !inspection.exists {
         return broken("the file does not exist");
@@ -217,8 +242,9 @@ fn finding(inspection: &Inspection, fingerprint: &str) -> HomeFinding {
         return broken("the file is not a kubeconfig any more");
     }
     if inspection.token_id.as_deref() == Some(fingerprint) {
-        return match inspection.entries_digest {
+        return match inspection.entries_digest.as_deref() {
             None => broken("a cluster or context of Bursar is missing"),
+            digest if digest != wanted => broken("Bursar's entries in the file were changed"),
             Some(_) => HomeFinding::AsDelivered,
         };
     }
@@ -240,7 +266,15 @@ fn fingerprint_of(pem: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use bursar_protocol::{KubeconfigEntries, SecretText};
+
     use super::*;
+    use crate::identity::{AccountKind, HostName};
+    use crate::plan::Action;
+    use crate::plan::testing::{World, prod};
+    use crate::policy::CredentialKind;
 
     #[test]
     fn entries_are_named_after_cluster_and_endpoint() {
@@ -265,15 +299,56 @@ mod tests {
             ..Inspection::default()
         };
         let fingerprint = fingerprint_of(&pem).expect("the PEM is a certificate");
-        assert_eq!(finding(&good, &fingerprint), HomeFinding::AsDelivered);
-        let why = |inspection: Inspection| match finding(&inspection, &fingerprint) {
+        assert_eq!(finding(&good, &fingerprint, None), HomeFinding::AsDelivered);
+        let why = |inspection: Inspection| match finding(&inspection, &fingerprint, None) {
             HomeFinding::Broken { why } => why,
             HomeFinding::AsDelivered | HomeFinding::Repaired { .. } => String::new(),
         };
         assert!(why(Inspection::default()).contains("does not exist"));
         assert!(why(Inspection { key_matches: false, ..good.clone() }).contains("key"));
         assert!(why(Inspection { entries_digest: None, ..good.clone() }).contains("context"));
-        assert!(matches!(finding(&good, "another fingerprint"), HomeFinding::Broken { .. }));
+        assert!(matches!(finding(&good, "another fingerprint", None), HomeFinding::Broken { .. }));
+    }
+
+    #[test]
+    fn entries_that_another_program_wrote_back_beside_a_token_are_broken() {
+        let mut world = World::new();
+        let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
+        class.credential.as_mut().expect("the class has a credential").kind = CredentialKind::ServiceAccount {
+            lifetime: Duration::from_hours(1),
+            hosts: vec![HostName("ce1".to_owned())],
+            directory: None,
+        };
+        world.add(AccountKind::Tool, "foo", Some(52_503));
+        let plan = world.plan();
+        let credential = plan.accounts[0].steps().find_map(|step| match step {
+            Action::Deliver { credential, .. } => Some((**credential).clone()),
+            _ => None,
+        });
+        let credential = credential.expect("the plan delivers a token");
+        let planned = |credential| crate::execute::credential::planned(&prod(), credential).with_nothing();
+        let text = |entries: &KubeconfigEntries| {
+            let delivered = kubeconfig::deliver("", entries, &[]).expect("an empty file takes entries");
+            delivered.text.expect("the entries are new").to_string()
+        };
+        let (names, wanted) = token_entries(&prod(), &credential);
+        let found = |text: &str| {
+            let found = kubeconfig::inspect(text, &names).expect("the text is a kubeconfig");
+            let token_id = Some("id".to_owned());
+            finding(&Inspection { exists: true, token_id, ..found }, "id", wanted.as_deref())
+        };
+        let good = text(&planned(&credential));
+        assert_eq!(found(&good), HomeFinding::AsDelivered);
+        let mut older = credential.clone();
+        std::sync::Arc::make_mut(&mut older.endpoints).values_mut().for_each(|it| it.url = "https://old:6443".into());
+        let mut certificate = planned(&credential);
+        let key_pem = SecretText::new("key".to_owned());
+        certificate.user.proof = UserProof::Certificate { certificate_pem: "certificate".to_owned(), key_pem };
+        let line = good.lines().find(|line| line.contains("tokenFile")).expect("the user has a token");
+        let other = good.replace(line, &format!("{line}\n{}", line.replace("tokenFile", "token")));
+        for text in [text(&planned(&older)), text(&certificate), other] {
+            assert!(matches!(found(&text), HomeFinding::Broken { .. }), "{text}");
+        }
     }
 
     #[test]

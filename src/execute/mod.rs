@@ -149,8 +149,8 @@ pub struct Run<'a> {
     pub ledger: &'a LedgerState,
     /// When the execution began.
     pub now: Timestamp,
-    /// Returns the current time. The backoff of a failed step begins at the end of the step, which may be long after
-    /// `now`.
+    /// Returns the current time. The backoff of a failed step and the inspections of a delivery begin at the end of the
+    /// step, which may be long after `now`.
     pub clock: fn() -> Timestamp,
     pub extent: Extent,
     /// If cancelled, work in progress is finished, and nothing new begins.

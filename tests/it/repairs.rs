@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bursar::daemon;
+use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{replace_ldif, tool_account_dn};
 use bursar_testkit::ready::{DEADLINE, wait_for};
@@ -87,6 +89,27 @@ fn a_home_that_moves_gets_its_kubeconfig_before_the_old_one_is_removed() {
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
     assert!(world.works(&kubeconfig(&world, "foo4")), "the credential stays in the file to which both paths lead");
+}
+
+#[test]
+fn a_credential_that_kubectl_writes_back_over_a_notice_is_removed() {
+    let mut world = World::new("wroteback");
+    world.tool("foo", 62_293, &[]);
+    world.cycle();
+    let config = world.home("foo").join(".kube/config");
+    let read = || fs::read_to_string(&config).expect("the file is readable");
+    let (before, key) = (read(), "client-key-data");
+    assert!(before.contains(key), "{before}");
+    let (name, reason) = ("foo".to_owned(), Some("a test".to_owned()));
+    let target = Target { kind: AccountKind::Tool, name, reason, ticket: None };
+    world.order(&OrderRequest::Suspend(target)).expect("the order is accepted");
+    let notice = read();
+    assert!(notice.contains("suspended") && !notice.contains(key), "{notice}");
+    fs::write(&config, &before).expect("the file is writable");
+    wait_for("the notice is back", DEADLINE, || {
+        world.cycle();
+        (read() == notice).then_some(())
+    });
 }
 
 #[test]

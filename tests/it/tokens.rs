@@ -283,6 +283,60 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
 }
 
 #[test]
+fn the_kubeconfigs_of_all_hosts_are_restored_even_if_one_has_no_copy() {
+    const UID: u32 = 62_961;
+    let mut world = site("restore");
+    let own = "users:\n- {name: me, user: {token: hunter2}}\n";
+    let (first, second) = (folder(&world, "ce1", "foo"), folder(&world, "ce2", "foo"));
+    fs::create_dir_all(&second).expect("the parent folder is writable");
+    fs::write(second.join("config"), own).expect("the folder is writable");
+    let home = second.parent().expect("the folder is in a home");
+    for path in [home.to_owned(), second.clone(), second.join("config")] {
+        std::os::unix::fs::chown(&path, Some(UID), Some(UID)).expect("tests run as root, who may change owners");
+    }
+    world.tool("foo", UID, &[]);
+    good(&mut world);
+    let bursar = |world: &World, command: &str, exit: i32| {
+        let mut bursar = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
+        let output = bursar.arg("--config").arg(world.config()).args(command.split(' ')).output();
+        let output = output.expect("bursar is built");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+        assert_eq!(output.status.code(), Some(exit), "{command}: {said}");
+        said
+    };
+    let line = |said: &str, host: &str, what: &str| {
+        assert!(said.lines().any(|line| line.contains(&format!("/{host}/")) && line.contains(what)), "{host}: {said}");
+    };
+    // The tool's people lose the file on the second host.
+    fs::write(second.join("config"), "").expect("the folder is writable");
+    world.stop();
+    let said = bursar(&world, "home restore tool foo --reason lost --ticket T-7", 0);
+    line(&said, "ce1", "no part of a replaced file is kept");
+    line(&said, "ce2", "the user's part is restored; Bursar's entries follow");
+    assert_eq!(fs::read_to_string(second.join("config")).expect("the file is readable"), own);
+    let history = bursar(&world, "--json history --last 1", 0);
+    for part in ["kubeconfig restored", "T-7", "lost", "/ce2/"] {
+        assert!(history.contains(part), "{part}: {history}");
+    }
+    // The order makes the next cycle deliver Bursar's entries.
+    good(&mut world);
+    works(&world, &second.join("config"));
+    assert!(fs::read_to_string(second.join("config")).expect("the file is readable").contains("hunter2"));
+
+    // A file that cannot be restored does not keep the other from being restored.
+    fs::write(second.join("config"), "").expect("the folder is writable");
+    std::os::unix::fs::chown(&first, Some(0), Some(0)).expect("tests run as root, who may change owners");
+    world.stop();
+    let said = bursar(&world, "home restore tool foo", 1);
+    line(&said, "ce1", "belongs to uid 0");
+    line(&said, "ce2", "the user's part is restored");
+    std::os::unix::fs::chown(&first, Some(UID), Some(UID)).expect("tests run as root, who may change owners");
+    fs::remove_file(second.join("config.bursar-kept")).expect("the file exists");
+    let said = bursar(&world, "home restore tool foo", 1);
+    assert!(said.contains("Bursar has replaced no file of the user"), "{said}");
+}
+
+#[test]
 fn the_daemon_and_tenants_cannot_request_other_tokens() {
     let mut world = site("mints");
     world.tool("foo", 62_931, &[]);

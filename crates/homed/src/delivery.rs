@@ -25,6 +25,12 @@ const BACKUP: &str = ".bursar-backup-";
 /// it.
 const HALF_WRITTEN: i128 = 60_000_000_000;
 
+/// The most bytes of backups that one request reads: some hundred backups of usual files.
+const BACKUP_BYTES: usize = 4 * 1024 * 1024;
+
+/// The size in bytes of the largest file in which our keys are overwritten. It may be too large to be edited.
+const BLANKED_BYTES: usize = 8 * 1024 * 1024;
+
 /// Bytes reserved for what planned entries do not have yet: a certificate and its key, or the files of a token.
 const SECRET_BYTES: usize = 8 * 1024;
 
@@ -243,11 +249,6 @@ impl Place<'_> {
         let name = self.name();
         let path = directory.path_of(name);
         let (mut written, mut narrowed) = (false, false);
-        // An error of this call is returned last: a backup must not keep our key in the kubeconfig.
-        let cleaned = match &entries.user.proof {
-            UserProof::Notice(_) => self.clean_backups(&directory),
-            _ => Ok(()),
-        };
         let exchanged = exchange(
             &directory,
             name,
@@ -288,8 +289,13 @@ impl Place<'_> {
         let backup = beside.junk.map(|_| self.backup_name().display().to_string());
         if let UserProof::Notice(_) = &entries.user.proof {
             directory.sweep();
-            cleaned?;
+            // An error of this call is returned last: a backup must not keep our token in the home.
+            let cleaned = self.clean_backups(&directory);
             written |= self.remove_token(&entries.user.name)?;
+            cleaned?;
+        } else if !matches!(&entries.user.proof, UserProof::Token(_)) {
+            // The files are of a token that this credential replaced. If they cannot be removed, the credential works.
+            written |= self.remove_token(&entries.user.name).unwrap_or_default();
         }
         let changed = changed || written || narrowed;
         let mount = self.home.mount();
@@ -321,7 +327,6 @@ impl Place<'_> {
         let Some(directory) = self.home.directory_of(self.file)? else { return Ok(Answer::Removed { changed: gone? }) };
         // A killed worker may have left a temporary file with a key.
         directory.sweep();
-        let cleaned = self.clean_backups(&directory);
         let name = self.name();
         let exchanged = exchange(
             &directory,
@@ -348,13 +353,21 @@ impl Place<'_> {
             Ok,
         );
         let exchanged = match exchanged {
-            Err(error @ (HomeError::NoSpace { .. } | HomeError::NoInodes { .. } | HomeError::Quota { .. })) => {
+            Err(
+                error @ (HomeError::NoSpace { .. }
+                | HomeError::NoInodes { .. }
+                | HomeError::Quota { .. }
+                | HomeError::TooLarge { .. }),
+            ) => {
+                self.cpu.heed(BLANKED_BYTES)?;
                 // If this fails too, the first error is the one to remedy.
-                let _ = overwrite(&directory, name, self.patience, keypair::with_blank_keys);
+                let _ = overwrite(&directory.reading(BLANKED_BYTES), name, self.patience, keypair::with_blank_keys);
                 return Err(error);
             }
             exchanged => exchanged?,
         };
+        // An error of this call is returned last, too.
+        let cleaned = self.clean_backups(&directory);
         if exchanged.value? {
             match directory.remove(&beside_name(name, KEPT)) {
                 Err(error) if is_not_ours(&error) => {}
@@ -366,9 +379,17 @@ impl Place<'_> {
     }
 
     /// Removes our keys from backups, in which former versions left them. A backup that cannot be read stays as it is.
+    /// A user can make any number of such files, so only the first [`BACKUP_BYTES`] are read, and only after the
+    /// kubeconfig was written.
     fn clean_backups(&self, directory: &Directory<'_>) -> Result<(), HomeError> {
+        let mut bytes = 0;
         for name in directory.beginning_with(&beside_name(self.name(), BACKUP)) {
+            if bytes >= BACKUP_BYTES || self.patience.is_over() {
+                break;
+            }
             let Ok(Some(existing)) = directory.read(&name) else { continue };
+            bytes += existing.content.len();
+            self.cpu.heed(bytes)?;
             if let Some(without) = keypair::without_our_keys(&existing.content) {
                 // If the old file stayed open, an NFS client would keep it under another name.
                 drop(existing);

@@ -49,7 +49,7 @@ impl Patience {
     }
 
     #[expect(clippy::disallowed_methods, reason = "bounds a wait")]
-    fn is_over(self) -> bool {
+    pub(super) fn is_over(self) -> bool {
         Instant::now() >= self.0
     }
 }
@@ -136,7 +136,11 @@ pub(super) fn overwrite(
     patience: Patience,
     change: impl Fn(&[u8]) -> Option<Zeroizing<Vec<u8>>>,
 ) -> Result<(), HomeError> {
-    let _lock = Lock::take(directory, name, None, patience)?;
+    let _lock = match Lock::take(directory, name, None, patience) {
+        // There may be no inode for a lock. If another program holds it, the kernel says so before it says that.
+        Err(HomeError::NoSpace { .. } | HomeError::NoInodes { .. } | HomeError::Quota { .. }) => None,
+        lock => Some(lock?),
+    };
     loop {
         let Some(existing) = read(directory, name)? else { return Ok(()) };
         let Some(changed) = change(&existing.content) else { return Ok(()) };

@@ -132,7 +132,7 @@ impl Home {
         for component in file.parent().into_iter().flat_map(Path::components) {
             let missing = || from_errno("openat2", self.path.join(&above), Errno::NOENT);
             let held = self.open_directory(&above)?.ok_or_else(missing)?;
-            let held = Directory { home: self, held, path: self.path.join(&above) };
+            let held = Directory { home: self, held, path: self.path.join(&above), most: MAX_FILE_BYTES };
             match fs::mkdirat(&held.held, component.as_os_str(), Mode::RWXU) {
                 Ok(()) => {
                     held.sync()?;
@@ -148,7 +148,7 @@ impl Home {
     fn open_parent(&self, file: &Path) -> Result<Option<Directory<'_>>, HomeError> {
         let parent = file.parent().unwrap_or(Path::new(""));
         let held = self.open_directory(parent)?;
-        Ok(held.map(|held| Directory { home: self, held, path: self.path.join(parent) }))
+        Ok(held.map(|held| Directory { home: self, held, path: self.path.join(parent), most: MAX_FILE_BYTES }))
     }
 
     /// Opens a directory so that it can be listed and synced; `None` if it does not exist. Every directory on the path
@@ -184,6 +184,8 @@ pub struct Directory<'home> {
     home: &'home Home,
     held: OwnedFd,
     path: PathBuf,
+    /// The size in bytes of the largest file that is read.
+    most: u64,
 }
 
 /// A file that exists, with its content.
@@ -248,6 +250,11 @@ impl Drop for Temporary<'_, '_> {
 }
 
 impl Directory<'_> {
+    /// Lets files of up to `most` bytes be read.
+    pub(super) fn reading(self, most: usize) -> Self {
+        Self { most: most as u64, ..self }
+    }
+
     /// Returns the path of a file in this directory, for messages.
     #[must_use]
     pub fn path_of(&self, name: &Path) -> PathBuf {
@@ -321,7 +328,7 @@ impl Directory<'_> {
         let size = u64::try_from(found.st_size).unwrap_or(u64::MAX);
         self.limit(name, size)?;
         let mut content = Zeroizing::new(Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1));
-        let read = (&mut file).take(MAX_FILE_BYTES + 1).read_to_end(&mut content);
+        let read = (&mut file).take(self.most + 1).read_to_end(&mut content);
         read.map_err(|error| self.failed("read", name, errno_of(&error)))?;
         self.limit(name, content.len() as u64)?;
         let version = Version::of(&found);
@@ -331,8 +338,8 @@ impl Directory<'_> {
     /// Refuses a size that is not read. A file of this size is not written either, because our entries in it could
     /// never be changed or removed.
     pub(super) fn limit(&self, name: &Path, size: u64) -> Result<(), HomeError> {
-        let too_large = || HomeError::TooLarge { path: self.path_of(name), size, limit: MAX_FILE_BYTES };
-        if size > MAX_FILE_BYTES { Err(too_large()) } else { Ok(()) }
+        let too_large = || HomeError::TooLarge { path: self.path_of(name), size, limit: self.most };
+        if size > self.most { Err(too_large()) } else { Ok(()) }
     }
 
     fn check(&self, name: &Path, found: &Stat) -> Result<(), HomeError> {

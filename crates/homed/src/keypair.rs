@@ -59,26 +59,31 @@ pub(super) fn with_blank_keys(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
 /// Returns the text with the result of `blank` for each byte of our keys.
 fn with_our_keys_as(text: &[u8], blank: impl Fn(u8) -> Option<u8>) -> Option<Zeroizing<Vec<u8>>> {
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
-    let mut pieces = Vec::new();
-    let mut ours = BTreeSet::new();
-    for piece in text.split_inclusive(|byte| !is_base64(byte)) {
-        let word = piece.split(|byte| !is_base64(byte)).next().unwrap_or_default();
+    // The places and public keys of private keys in the text, and the public keys of our certificates.
+    let (mut keys, mut ours) = (Vec::new(), BTreeSet::new());
+    let mut start = 0;
+    for word in text.split(|byte| !is_base64(byte)) {
+        let place = start..start + word.len();
+        start = place.end + 1;
         let pem = word.starts_with(BEGIN.as_bytes()).then(|| STANDARD.decode(word).ok().map(Zeroizing::new)).flatten();
-        if let Some(certificate) = pem.as_ref().and_then(|pem| certificate(pem)).filter(|found| found.is_ours) {
+        let Some(pem) = pem else { continue };
+        if let Some(certificate) = certificate(&pem).filter(|found| found.is_ours) {
             ours.extend(certificate.public_key.strip_prefix(&P256_HEAD).map(<[u8]>::to_vec));
         }
-        pieces.push((piece, word.len(), pem.as_ref().and_then(public_key)));
+        keys.extend(public_key(&pem).map(|key| (place, key)));
     }
-    let is_ours = |key: &Option<Vec<u8>>| key.as_ref().is_some_and(|key| ours.contains(key));
-    if !pieces.iter().any(|(.., key)| is_ours(key)) {
+    keys.retain(|(_, key)| ours.contains(key));
+    if keys.is_empty() {
         return None;
     }
     let mut out = Zeroizing::new(Vec::with_capacity(text.len()));
-    for (piece, word, key) in pieces {
-        let (word, behind) = piece.split_at(if is_ours(&key) { word } else { 0 });
-        out.extend(word.iter().copied().filter_map(&blank));
-        out.extend_from_slice(behind);
+    let mut end = 0;
+    for (place, _) in keys {
+        out.extend_from_slice(&text[end..place.start]);
+        end = place.end;
+        out.extend(text[place].iter().copied().filter_map(&blank));
     }
+    out.extend_from_slice(&text[end..]);
     Some(out)
 }
 

@@ -196,7 +196,10 @@ pub fn take(text: &str) -> Result<Taken, KubeconfigError> {
         let found = |name: String| entries[list as usize].get(name.as_str()).map(|entry| (name, (*entry).clone()));
         names.into_iter().filter_map(found).collect()
     };
-    Ok(Taken([of(List::Clusters, ours.clusters), of(List::Contexts, ours.contexts), of(List::Users, ours.users)]))
+    let mut contexts: Vec<(String, Node)> = of(List::Contexts, ours.contexts);
+    // [`put_back`] makes the first context the current one of a text that has none.
+    contexts.sort_by_key(|(name, _)| config.current() != Some(name));
+    Ok(Taken([of(List::Clusters, ours.clusters), contexts, of(List::Users, ours.users)]))
 }
 
 /// Returns the text with these entries, which [`take`] found in another text; `None` if it has them already.

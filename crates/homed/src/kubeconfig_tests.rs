@@ -648,6 +648,34 @@ fn our_entries_are_taken_out_and_put_back() {
 }
 
 #[test]
+fn a_context_of_ours_stays_the_current_one_when_it_is_put_back() {
+    let named = |name: &str| {
+        let user = format!("bursar-{name}");
+        KubeconfigEntries {
+            clusters: vec![ClusterEntry { name: name.into(), ..entries().clusters[0].clone() }],
+            contexts: vec![ContextEntry {
+                name: name.into(),
+                cluster: name.into(),
+                user: user.clone(),
+                namespace: None,
+            }],
+            user: UserEntry { name: user, ..entries().user },
+        }
+    };
+    for current in ["dev", "prod"] {
+        let mut text = Zeroizing::new(format!("current-context: {current}\nusers:\n- {{name: me, user: {{}}}}\n"));
+        for name in ["dev", "prod"] {
+            text = merge(&text, &named(name), &[]).expect("the text can be merged").expect("the text changes");
+        }
+        let kept = users_part_worth_keeping(&text).expect("the text can be read").expect("the user has an entry");
+        let taken = take(&text).expect("the text can be read");
+        let restored = put_back(&kept, &taken).expect("the text can be merged").expect("the text changes");
+        let found = inspect(&restored, &named(current).names()).expect("the text can be read");
+        assert_eq!(found.current_context.as_deref(), Some(current), "{}", *restored);
+    }
+}
+
+#[test]
 fn entries_of_a_removed_endpoint_are_removed_and_the_users_own_stay() {
     let named = |name: &str| ContextEntry {
         name: name.into(),

@@ -5,7 +5,7 @@
 //! home. No part of a request is ever in its arguments or environment, and nothing of another request is in its memory.
 
 use std::cell::Cell;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -217,20 +217,20 @@ fn gone_or_not_mounted(error: HomeError, work: &Work, target: &HomeTarget, bound
     }
 }
 
-/// Returns the place at which an export seems not to be mounted, so that a missing home does not count as gone. A mount
-/// point without its mount is empty, or has only files that were written there by mistake.
+/// Returns the place at which an export seems not to be mounted, so that a missing home does not count as gone. If the
+/// mount of the home is recorded, it decides alone: the folder may be empty, or gone too, because this was its last
+/// home. Otherwise an empty folder counts as a mount point without its mount.
 fn not_mounted(target: &HomeTarget) -> Option<PathBuf> {
     let folder = target.home.parent()?;
-    let is_without_homes = match std::fs::read_dir(folder) {
-        Ok(mut entries) => entries.next().is_none(),
-        // If the user is not allowed to list the folder, the recorded mount below decides.
-        Err(error) => error.kind() != ErrorKind::PermissionDenied || target.mount.is_none(),
-    };
-    if is_without_homes {
-        return Some(folder.to_owned());
+    match &target.mount {
+        // If each home is a mount of its own, a home that is gone cannot be distinguished from a home that is not
+        // mounted.
+        Some(mount) => (folder.ancestors().find_map(mount_of).as_ref() != Some(mount)).then(|| mount.clone()),
+        None => {
+            let has_homes = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+            (!has_homes).then(|| folder.to_owned())
+        }
     }
-    // If each home is a mount of its own, a home that is gone cannot be distinguished from a home that is not mounted.
-    target.mount.clone().filter(|mount| mount_of(folder).as_ref() != Some(mount))
 }
 
 /// Checks the values of a request. Returns what is wrong with it.

@@ -157,7 +157,7 @@ impl TenantExecution<'_> {
         if let Some(notice) = notice
             && let Some(written) = home::leave(&self.effects.homes, self.cluster, (home, mount.clone()), notice).await?
         {
-            let delivery = Delivery { mount: written.mount, ..notice.delivered(home, self.run.now) };
+            let delivery = Delivery { mount: written.mount, ..notice.delivered(home, (self.run.clock)()) };
             done.changes.push(Change::Delivery(key, Some(delivery)));
             let detail = json!({"home": home.home, "kubeconfig": home.kubeconfig, "notice": notice.notice.text()});
             done.events.push(self.event("kubeconfig replaced by a notice", reason.to_string(), detail));
@@ -187,12 +187,11 @@ impl TenantExecution<'_> {
         &self,
         face: &Cluster,
         (host, former): (&HostName, &DesiredHome),
-        delivered: Option<String>,
+        delivered: Option<Expected>,
         reason: &Reason,
     ) -> Result<Option<Event>, StepError> {
         let (homes, mount) = (&self.effects.homes, self.mount(host, former));
-        if let Some(fingerprint) = delivered {
-            let expected = Expected::Issued(fingerprint);
+        if let Some(expected) = delivered {
             let found = home::inspect(homes, self.cluster, face, (former, mount.clone()), &expected).await;
             if matches!(found, Ok((HomeFinding::AsDelivered, _))) {
                 return Ok(None);

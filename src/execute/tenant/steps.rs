@@ -12,7 +12,7 @@ use crate::kinds::ObjectKey;
 use crate::ledger::StoppedWorkload;
 use crate::ledger::change::Change;
 use crate::ledger::idle::Idleness;
-use crate::plan::credential::next_look;
+use crate::plan::credential::{forget, next_look};
 use crate::plan::{Action, Expected, Reason};
 
 /// The maximum number of searches for workloads. Another search is needed if a workload was replaced while it was
@@ -84,7 +84,7 @@ impl TenantExecution<'_> {
                 self.delete_namespace(effects, namespace, uid, (archived.as_deref(), file), done).await
             }
             Action::AwaitDeletion { namespace, uid, .. } => self.await_deletion(effects, namespace, uid, done).await,
-            Action::Deliver { credential, generation, home, former, reason, .. } => {
+            Action::Deliver { credential, generation, home, former, replaced, reason, .. } => {
                 let old = self.standing(credential, reason);
                 let mount = self.mount(&credential.host, home);
                 let what = Delivering {
@@ -96,18 +96,19 @@ impl TenantExecution<'_> {
                     is_first: !self.run.ledger.deliveries.contains_key(&self.key(&credential.host)),
                 };
                 let changes =
-                    deliver(effects, &self.effects.homes, self.account, what, (self.run.now, self.recorder)).await?;
+                    deliver(effects, &self.effects.homes, self.account, what, (self.run.clock, self.recorder)).await?;
                 if let Some(former) = former {
-                    let fingerprint = changes.iter().find_map(|change| match change {
-                        Change::Certificate(_, Some(certificate)) => Some(certificate.fingerprint.to_string()),
+                    let delivered = changes.iter().find_map(|change| match change {
+                        Change::Certificate(_, issued @ Some(_)) => Expected::of(credential, issued.as_ref()),
                         _ => None,
                     });
                     let place = (&credential.host, &**former);
-                    done.events.extend(self.leave_former(&effects.face, place, fingerprint, reason).await?);
+                    done.events.extend(self.leave_former(&effects.face, place, delivered, reason).await?);
                 }
                 done.repeated += u64::from(matches!(reason, Reason::Drifted(_)));
                 done.events.extend(self.delivered(credential, &changes, reason));
                 done.changes.extend(changes);
+                done.changes.extend(forget(&self.account.id, self.cluster, replaced));
                 Ok(())
             }
             Action::RemoveKubeconfig { .. } | Action::SshKeys { .. } => {

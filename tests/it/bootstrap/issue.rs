@@ -100,7 +100,7 @@ impl World {
                 let _ = record.stored.send(());
             }
         });
-        deliver(effects, &self.effects.homes, account, what, (Timestamp::UNIX_EPOCH, &recorder)).await
+        deliver(effects, &self.effects.homes, account, what, (Timestamp::now, &recorder)).await
     }
 
     fn credential(&self, tool: &str) -> DesiredCredential {
@@ -151,6 +151,8 @@ async fn a_certificate_is_issued_and_delivered_and_works() {
     assert!((167..=168).contains(&lifetime), "{lifetime} h");
     assert!(certificate.renew_after > certificate.not_before && certificate.renew_after < certificate.not_after);
     assert_eq!(delivery.digest, "d1");
+    let written = std::fs::metadata(&delivery.path).and_then(|file| file.modified()).expect("the file exists");
+    assert!(delivery.at >= Timestamp::try_from(written).expect("the time is in range"), "{}", delivery.at);
     assert_eq!(requests("id-one"), "", "neither the new request nor the stale one is left");
 
     let mut kubectl = site.cluster.kubectl_as(&delivery.path);

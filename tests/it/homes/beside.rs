@@ -189,3 +189,43 @@ async fn a_removal_leaves_no_key_in_a_file_that_is_refused_nor_in_a_backup() {
         assert_eq!(read(&backup), before.replace(&key, ""), "{name}");
     }
 }
+
+#[tokio::test]
+async fn any_number_of_backups_does_not_keep_our_key_in_the_home() {
+    let homed = Homed::start(&[]);
+    let (key, ours) = with_our_key("1");
+    let mut notice = ours.clone();
+    let [account, since, contact] = ["tool foo", "2026-05-03", "help@example.org"].map(str::to_owned);
+    notice.user.proof = UserProof::Notice(SuspensionNotice { account, since, until: None, contact });
+    // As many keys as fit into the largest file that is read: each is decoded.
+    let (other, _) = with_our_key("2");
+    let junk = format!("{other}\n").repeat(1024 * 1024 / (other.len() + 1));
+    for (name, work) in [("removed", Work::RemoveKubeconfig { names: ours.names() }), ("noticed", write(notice))] {
+        let target = homed.home(name);
+        homed.ask(&target, write(ours.clone())).await.expect("the home is writable");
+        let config = target.home.join(".kube/config");
+        let backup = |number| config.with_file_name(format!("config.bursar-backup-{number}"));
+        make_file(&backup(0), UID, junk.as_bytes());
+        (1..300).for_each(|number| fs::hard_link(backup(0), backup(number)).expect("the folder is writable"));
+        let answer = homed.ask(&target, work).await;
+        assert!(matches!(answer, Ok(Answer::Removed { .. } | Answer::Written(_))), "{name}: {answer:?}");
+        assert!(!fs::read_to_string(&config).expect("the file is readable").contains(&key), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_removal_overwrites_our_key_in_a_file_that_is_too_large() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    let config = target.home.join(".kube/config");
+    let (key, ours) = with_our_key("1");
+    homed.ask(&target, write(ours.clone())).await.expect("the home is writable");
+    let read = || fs::read_to_string(&config).expect("the file is readable");
+    let text = format!("{}# {}\n", read(), "x".repeat(2 * 1024 * 1024));
+    assert!(text.contains(&key));
+    make_file(&config, UID, text.as_bytes());
+    let removed = homed.ask(&target, Work::RemoveKubeconfig { names: ours.names() }).await;
+    assert_eq!(removed.expect_err("the file is too large").reason(), "too-large");
+    let blank: String = key.chars().map(|c| if c == '=' { c } else { 'A' }).collect();
+    assert!(read() == text.replace(&key, &blank), "the key is not blank, or something else changed");
+}

@@ -15,8 +15,8 @@ use bursar_protocol::{
 use bursar_testkit::binaries::program;
 
 use super::{
-    Homed, OUR_USER, UID, command, entries, folder, make_directory, make_file, names_in, parses, wait_for,
-    with_our_key, write,
+    Homed, OUR_USER, UID, children_of, command, entries, folder, make_directory, make_file, names_in, parses, wait_for,
+    with_our_key, workers_of, write,
 };
 
 #[tokio::test]
@@ -119,6 +119,13 @@ async fn a_token_is_delivered_and_removed_with_its_folder() {
     let error = homed.ask(&target, write(with_token("three"))).await.expect_err("the folder is a symlink");
     assert!(matches!(error.reason(), "symlink" | "not-a-directory" | "wrong-owner"), "{error:?}");
     assert!(names_in(&elsewhere).is_empty());
+
+    // A certificate replaces the token.
+    let target = homed.home("bar");
+    for entries in [with_token("one"), entries("1")] {
+        homed.ask(&target, write(entries)).await.expect("the home is writable");
+    }
+    assert_eq!(names_in(&target.home.join(".kube")), ["config"]);
 }
 
 #[tokio::test]
@@ -338,7 +345,26 @@ async fn without_root_homed_serves_only_its_own_user() {
     }
     let child = command(folder.path(), &[]).uid(UID).gid(UID).spawn().expect("bursar-homed is built");
     let homed = Homed::waited_for(folder, child);
-    homed.write(&homed.home("foo")).await.expect("its own user's home is served");
+    let target = homed.home("foo");
+    let lock = target.home.join(".kube/config.lock");
+    make_directory(&target.home.join(".kube"), UID);
+    make_file(&lock, UID, b"");
+    // While the worker waits for the lock, it has a key in its memory, which belongs to the same user as the test's
+    // server. Such a process is protected only if the kernel gives its files in `/proc` to root.
+    let server = homed.child.id();
+    let looked = std::thread::spawn(move || {
+        wait_for("the memory of all processes is private", || {
+            let workers = workers_of(server);
+            let mut all = children_of(server).into_iter().chain(workers.clone()).chain([server]);
+            let is_private = |process: u32| {
+                fs::metadata(format!("/proc/{process}/environ")).is_ok_and(|environment| environment.uid() == 0)
+            };
+            !workers.is_empty() && all.all(is_private)
+        });
+        fs::remove_file(lock).expect("the lock exists");
+    });
+    homed.write(&target).await.expect("its own user's home is served");
+    looked.join().expect("the thread does not panic");
     make_directory(&prefix.join("bar"), UID + 1);
     homed.refused(&HomeTarget::new(prefix.join("bar"), UID + 1, UID + 1), "unavailable").await;
 }

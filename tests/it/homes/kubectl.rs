@@ -439,7 +439,10 @@ async fn a_home_is_missing_only_if_its_file_system_is_mounted() {
         assert!(reason == "missing-prefix" && remedy.contains(folder), "{reason}: {remedy}");
     }
     let mount = Some(super::mount_of(&homed.home("foo")));
-    assert_eq!(without("a/ann", mount.as_deref()).await.0, "missing-home");
+    // The last home of a folder, and a home whose folder is gone too, count as gone if their file system is mounted.
+    for home in ["a/ann", "b/bob", "c/carl"] {
+        assert_eq!(without(home, mount.as_deref()).await.0, "missing-home", "{home}");
+    }
     let away = prefix.join("a");
     let (reason, remedy) = without("a/ann", Some(&away)).await;
     assert!(
@@ -464,22 +467,42 @@ async fn a_removal_deletes_keys_that_a_killed_worker_left() {
     assert_eq!(names_in(&kube), ["config"]);
 }
 
-#[tokio::test]
+/// The user changes the file during each merge, so homed merges again until its processor time is used up. The deadline
+/// is so long that nothing else ends the request.
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_takes_too_long_delays_only_its_owner() {
-    let homed = Homed::start(&["--cpu-seconds", "1", "--backoff", "60s"]);
-    // The file has as many contexts as fit into the largest size that is read.
+    let homed = Homed::start(&["--cpu-seconds", "1", "--deadline", "50s", "--backoff", "60s"]);
     let entry = "- {name: a, context: {user: b}}\n";
-    let text = format!("contexts:\n{}", entry.repeat(1024 * 1024 / entry.len() - 1));
+    let text = format!("contexts:\n{}", entry.repeat(512 * 1024 / entry.len()));
     for number in 0..4 {
         let uid = UID + number;
         let home = homed.folder.path().join(format!("homes/h{number}"));
+        let config = home.join(".kube/config");
         make_directory(&home, uid);
         make_directory(&home.join(".kube"), uid);
-        make_file(&home.join(".kube/config"), uid, text.as_bytes());
-        match homed.write(&HomeTarget::new(&home, uid, uid)).await {
-            Ok(_) => {}
-            Err(error) => assert_eq!(error.reason(), "too-complex", "{error}"),
-        }
+        make_file(&config, uid, text.as_bytes());
+        let done = Arc::new(AtomicBool::new(false));
+        let user = std::thread::spawn({
+            let done = done.clone();
+            move || {
+                while !done.load(Ordering::Relaxed) {
+                    let mode = PermissionsExt::from_mode(0o600);
+                    fs::set_permissions(&config, mode).expect("tests run as root, who may change modes");
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        });
+        let (target, deadline) = (HomeTarget::new(&home, uid, uid), Instant::now() + DEADLINE);
+        let error = loop {
+            match homed.write(&target).await {
+                Err(error) => break error,
+                // The thread was not scheduled during a whole merge.
+                Ok(_) => assert!(Instant::now() < deadline, "the file was not changed during a merge"),
+            }
+        };
+        done.store(true, Ordering::Relaxed);
+        user.join().expect("the thread does not panic");
+        assert_eq!(error.reason(), "too-complex", "{error}");
     }
     homed.write(&homed.home("other")).await.expect("deliveries to other owners are not delayed");
     wait_for("all workers have ended", || super::workers_of(homed.child.id()).is_empty());

@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use crate::contract::is_sealed_as_suspended;
 use crate::desired::quota::stops_pods;
-use crate::desired::{DesiredCredential, DesiredHome, DesiredNotice, DirectoryTarget};
+use crate::desired::{DesiredCredential, DesiredHome, DesiredNotice, DirectoryTarget, Proof};
 use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::inventory::pods::Maker;
 use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
-use crate::ledger::{Archive, StoppedWorkload};
+use crate::ledger::{Archive, Certificate, StoppedWorkload};
 use crate::packed_text::DigestText;
 use crate::policy::PodSecurity;
 
@@ -146,6 +146,8 @@ pub enum Action {
         /// The file of the last delivery, if it was another file. Our entries are removed from that file after this
         /// delivery.
         former: Option<Box<DesiredHome>>,
+        /// The hosts whose credentials the delivery replaces in the same file. The ledger forgets them.
+        replaced: Vec<HostName>,
         reason: Reason,
     },
     /// Removes Bursar's entries from a kubeconfig, or replaces them with a notice.
@@ -220,10 +222,29 @@ pub enum Side {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Expected {
-    /// A certificate or token with this [`crate::ledger::Certificate::fingerprint`].
-    Issued(String),
+    /// A certificate with this [`crate::ledger::Certificate::fingerprint`].
+    Certificate(String),
+    /// A token with this fingerprint, and these entries. The token is in a file of its own, so it stays if another
+    /// program writes older entries back.
+    Token(String, Box<DesiredCredential>),
     /// These entries, which hold no secret. If they are missing, the inspection writes them again.
     Entries(Box<DesiredCredential>),
+    /// This notice. If another program wrote the credential back, the inspection writes the notice again.
+    Notice(Box<DesiredNotice>),
+}
+
+impl Expected {
+    /// Returns what an inspection should find after the delivery of a credential; `None` if its certificate or token is
+    /// not known.
+    #[must_use]
+    pub fn of(credential: &DesiredCredential, issued: Option<&Certificate>) -> Option<Self> {
+        let fingerprint = issued.map(|issued| issued.fingerprint.to_string());
+        Some(match &credential.proof {
+            Proof::Certificate { .. } => Self::Certificate(fingerprint?),
+            Proof::Token(_) => Self::Token(fingerprint?, Box::new(credential.clone())),
+            Proof::Oidc(_) => Self::Entries(Box::new(credential.clone())),
+        })
+    }
 }
 
 impl Action {

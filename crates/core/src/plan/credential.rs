@@ -11,6 +11,7 @@ use super::{Action, Expected, Reason};
 use crate::desired::{DesiredCredential, DesiredHome, DesiredNotice, Proof, TokenOf};
 use crate::identity::{AccountId, ClusterName, HostName};
 use crate::inventory::HomeFinding;
+use crate::ledger::change::Change;
 use crate::ledger::{Account, Certificate, CredentialKey, Delivery, LedgerState};
 
 /// How often each home is inspected, in seconds. A person who broke their kubeconfig gets it back on the same day, and
@@ -72,6 +73,7 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) -> Standing {
         }
     }
     standing.remove.extend(remove(look));
+    standing.inspect.extend(deliveries(look).filter_map(|(key, delivery)| inspect_notice(look, &key.host, delivery)));
     standing
 }
 
@@ -95,6 +97,7 @@ fn deliver(look: Look<'_>, credential: &DesiredCredential, home: DesiredHome, re
         credential: Box::new(credential.clone()),
         generation: look.account.generation,
         former: former(look, &credential.host, &home).map(Box::new),
+        replaced: replaced(look, &credential.host, &home).collect(),
         home: Box::new(home),
         reason,
     }
@@ -105,8 +108,11 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &DesiredHome, he
     let place = (look.id.clone(), look.cluster.clone());
     let broken = || matches!(look.inventory.homes.get(&place), Some(HomeFinding::Broken { .. }));
     let changed = |what: &str| Some(Reason::Changed(vec![what.to_owned()]));
+    let replaces = || replaced(look, &credential.host, home).next().is_some();
     let Some(delivery) = held.delivery else {
-        return Some(if is_only_revoked(look) { Reason::Revoked } else { Reason::Missing });
+        let is_revoked = is_only_revoked(look);
+        let other = if replaces() { changed("credential") } else { Some(Reason::Missing) };
+        return if is_revoked { Some(Reason::Revoked) } else { other };
     };
     match (&credential.proof, held.certificate) {
         (Proof::Oidc(_), _) => {}
@@ -128,6 +134,8 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &DesiredHome, he
     }
     if delivery.path != home.file() {
         changed("home")
+    } else if replaces() {
+        changed("credential")
     } else if delivery.digest != credential.digest {
         changed(KUBECONFIG)
     } else if delivery.checked_at.is_none() || broken() {
@@ -160,15 +168,32 @@ fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
     look.there.objects.get(&token.secret_key(look.cluster)).map(|found| found.uid.to_string())
 }
 
-/// Removes deliveries that are no longer desired from homes, or replaces them with a notice.
+/// Returns the hosts whose credentials a delivery into this file replaces: the class now gives a credential of another
+/// kind or for another host in the same home.
+fn replaced<'a>(look: Look<'a>, host: &'a HostName, home: &DesiredHome) -> impl Iterator<Item = HostName> + use<'a> {
+    let file = home.file();
+    let others = deliveries(look).filter(move |(key, delivery)| key.host != *host && delivery.path == file);
+    others.map(|(key, _)| key.host.clone())
+}
+
+/// Returns the changes that forget the credentials which a delivery replaced in its file.
+pub fn forget(account: &AccountId, cluster: &ClusterName, replaced: &[HostName]) -> Vec<Change> {
+    let keys = replaced.iter().map(|host| CredentialKey::new(account.clone(), cluster.clone()).on(host));
+    keys.flat_map(|key| [Change::Certificate(key.clone(), None), Change::Delivery(key, None)]).collect()
+}
+
+/// Removes deliveries that are no longer desired from homes, or replaces them with a notice. A delivery in the file of
+/// a desired credential is not removed, because a retry could remove the new credential. The new delivery replaces it.
 fn remove(look: Look<'_>) -> impl Iterator<Item = Action> {
     let wanted = move |host: &HostName| look.tenant.credentials.iter().any(|credential| credential.host == *host);
-    let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
-    let stands = move |host: &HostName, delivery: &Delivery| {
-        notice(look, host, delivery).is_some_and(|notice| delivery.digest == notice.digest())
+    let is_replaced = move |delivery: &Delivery| {
+        let mut files = look.tenant.credentials.iter().filter_map(|it| Some(look.tenant.home.as_ref()?.on(&it.host)));
+        files.any(|home| home.file() == delivery.path)
     };
+    let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
+    let stands = move |host: &HostName, delivery: &Delivery| standing_notice(look, host, delivery).is_some();
     deliveries(look)
-        .filter(move |(key, delivery)| !wanted(&key.host) && !stands(&key.host, delivery))
+        .filter(move |(key, delivery)| !wanted(&key.host) && !stands(&key.host, delivery) && !is_replaced(delivery))
         .filter_map(move |(key, delivery)| removal(look, &key.host, delivery, reason.clone()))
 }
 
@@ -177,6 +202,11 @@ fn notice<'a>(look: Look<'a>, host: &HostName, delivery: &Delivery) -> Option<&'
     let home = look.tenant.home.as_ref()?.on(host);
     let notice = look.tenant.notices.iter().find(|notice| notice.credential.host == *host)?;
     (home.file() == delivery.path).then_some(notice)
+}
+
+/// Returns the notice of [`notice`], if it is what was delivered.
+fn standing_notice<'a>(look: Look<'a>, host: &HostName, delivery: &Delivery) -> Option<&'a DesiredNotice> {
+    notice(look, host, delivery).filter(|notice| delivery.digest == notice.digest())
 }
 
 /// Returns the removal of the deliveries that homes still hold for a tenant that is suspended or about to be deleted.
@@ -262,16 +292,25 @@ fn former(look: Look<'_>, host: &HostName, home: &DesiredHome) -> Option<Desired
 
 fn inspect(look: Look<'_>, credential: &DesiredCredential, home: DesiredHome, held: Held<'_>) -> Option<Action> {
     let delivery = held.delivery?;
-    let expected = match (&credential.proof, held.certificate) {
-        (Proof::Oidc(_), _) => Expected::Entries(Box::new(credential.clone())),
-        (_, certificate) => Expected::Issued(certificate?.fingerprint.to_string()),
-    };
+    let expected = Expected::of(credential, held.certificate)?;
     let is_due = is_due(look, delivery) || next_look(delivery).is_some_and(|at| at <= look.now);
     is_due.then(|| Action::InspectKubeconfig {
         cluster: look.cluster.clone(),
         host: credential.host.clone(),
         home: Box::new(home),
         expected,
+    })
+}
+
+/// Returns the inspection of a notice, because kubectl may have written the credential back. After the inspections in
+/// the first minute, a notice is not inspected any more.
+fn inspect_notice(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<Action> {
+    next_look(delivery).filter(|at| delivery.is_notice() && *at <= look.now)?;
+    Some(Action::InspectKubeconfig {
+        cluster: look.cluster.clone(),
+        host: host.clone(),
+        home: look.tenant.home.as_ref()?.on(host),
+        expected: Expected::Notice(Box::new(standing_notice(look, host, delivery)?.clone())),
     })
 }
 
@@ -284,7 +323,7 @@ const LOOKS: [i64; 2] = [2, 60];
 /// be delivered again.
 #[must_use]
 pub fn next_look(delivery: &Delivery) -> Option<Timestamp> {
-    let checked = delivery.checked_at.filter(|_| !delivery.is_notice())?;
+    let checked = delivery.checked_at?;
     let looks = LOOKS.iter().filter_map(|after| Timestamp::from_second(delivery.at.as_second() + after).ok());
     looks.into_iter().find(|look| checked < *look)
 }

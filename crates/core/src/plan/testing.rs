@@ -31,6 +31,7 @@ use crate::ledger::{
 };
 use crate::merge::merge;
 use crate::packed_text::{DigestText, UuidText};
+use crate::plan::credential::forget;
 use crate::plan::intents::{burnt, overcome};
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
@@ -389,8 +390,10 @@ impl World {
             Action::ResumeWorkloads { stopped, .. } => {
                 stopped.iter().map(|(key, _)| Change::Stopped(id.clone(), key.clone(), None)).collect()
             }
-            Action::Deliver { cluster, credential, generation, home, .. } => {
-                self.deliver(id, cluster, credential, *generation, home)
+            Action::Deliver { cluster, credential, generation, home, replaced, .. } => {
+                let mut changes = self.deliver(id, cluster, credential, *generation, home);
+                changes.extend(forget(id, cluster, replaced));
+                changes
             }
             Action::RemoveKubeconfig { cluster, host, home, unrecorded: _, notice, reason } => {
                 let key = CredentialKey::new(id.clone(), cluster.clone()).on(host);

@@ -7,7 +7,6 @@ use bursar_protocol::Grant;
 use super::*;
 use crate::identity::AccountKind;
 use crate::kinds::ManagedKind;
-use crate::ledger::change::Change;
 use crate::ledger::{Failure, Note, Order, OrderKind};
 use crate::plan::testing::World;
 use crate::plan::{AccountPlan, Holder};
@@ -251,6 +250,18 @@ fn a_notice_replaces_the_kubeconfig_while_the_account_is_suspended() {
     world.cycle();
     let key = CredentialKey::new(foo.clone(), crate::plan::testing::prod());
     assert!(world.ledger.deliveries[&key].is_notice() && world.plan().is_empty(), "{}", world.plan());
+    // kubectl may have read the file before, and write the credential back.
+    for look in LOOKS {
+        world.now = world.ledger.deliveries[&key].at + jiff::SignedDuration::from_secs(look);
+        let steps: Vec<Action> = world.plan().accounts.iter().flat_map(AccountPlan::steps).cloned().collect();
+        let is_look = |step: &Action| {
+            matches!(step, Action::InspectKubeconfig { expected: Expected::Notice(notice), .. }
+                if notice.notice.text() == notices[0])
+        };
+        assert!(steps.len() == 1 && is_look(&steps[0]), "{steps:?}");
+        world.cycle();
+        assert!(world.plan().accounts.is_empty(), "{}", world.plan());
+    }
     assert_eq!(next_look(&world.ledger.deliveries[&key]), None);
     // The notice is replaced if the contact changes.
     world.policy.contact = None;
@@ -335,6 +346,35 @@ fn a_delivery_into_another_file_names_the_old_one() {
         world.cycle();
         assert_eq!(world.ledger.deliveries[&key].path, std::path::Path::new(new));
         assert!(world.plan().is_empty(), "{}", world.plan());
+    }
+}
+
+/// The removal of the old entries would be retried after the new delivery, and remove the new entries.
+#[test]
+fn a_credential_of_another_kind_or_host_replaces_the_old_one_in_its_file() {
+    let token = |host: &str| CredentialKind::ServiceAccount {
+        lifetime: Duration::from_hours(1),
+        hosts: vec![HostName(host.to_owned())],
+        directory: None,
+    };
+    let certificate = CredentialKind::Certificate { lifetime: Duration::from_hours(24) };
+    for (from, to) in [(token("ce1"), token("ce2")), (token("ce1"), certificate.clone()), (certificate, token("ce1"))] {
+        let (mut world, foo) = world(from);
+        let old = world.ledger.deliveries.keys().next().expect("foo has a delivery").clone();
+        *rule(&mut world) = to;
+        // In the second round, a former version left the row of the old credential behind the new delivery.
+        for _ in 0..2 {
+            let row = world.ledger.deliveries.values().next().expect("foo has a delivery").clone();
+            world.ledger.deliveries.set(old.clone(), Some(row));
+            let plan = world.plan();
+            let mut steps = plan.accounts[0].steps();
+            assert!(!steps.any(|step| matches!(step, Action::RemoveKubeconfig { .. })), "{plan}");
+            (0..3).for_each(|_| drop(world.cycle()));
+            let keys: Vec<&CredentialKey> = world.ledger.deliveries_of(&foo).map(|(key, _)| key).collect();
+            assert!(keys.len() == 1 && *keys[0] != old, "{keys:?}");
+            assert!(world.ledger.certificates_of(&foo).all(|(key, _)| key == keys[0]), "{keys:?}");
+            assert!(world.plan().is_empty(), "{}", world.plan());
+        }
     }
 }
 

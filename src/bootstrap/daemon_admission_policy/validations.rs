@@ -91,8 +91,8 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
         ),
         rule(&admins_message(confinement), admin_bindings(needs, confinement)),
         rule(
-            "the daemon may write only its own NFS volumes, each for one claim of a tenant; after a change of the names of \
-             namespaces run `bursar init` again",
+            "the daemon may write only its own NFS volumes, each for one claim of a tenant and with reclaim policy Retain; \
+             after a change of the names of namespaces run `bursar init` again",
             volumes(needs)
         ),
         rule(
@@ -258,13 +258,14 @@ fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinemen
 }
 
 /// A volume without a claim, or with a storage class, could be bound by any waiting claim. CEL cannot see the claim's
-/// namespace, because a volume has none itself, so the claim's namespace is recognized by its name.
+/// namespace, because a volume has none itself, so the claim's namespace is recognized by its name. With the policy
+/// `Recycle`, Kubernetes would delete all files below the volume's path as root.
 fn volumes(needs: &Needs) -> String {
     let place = "object.spec.?claimRef.?namespace.orValue('')";
     format!(
         "!variables.isVolume || (variables.managedNow && variables.managedBefore && (!variables.writes || \
          (has(object.spec.nfs) && object.spec.?storageClassName.orValue('') == '' && \
-         !{place}.startsWith('kube-') && !({place} in {own}) && ({place} == {storage} || {}))))",
+         object.spec.?persistentVolumeReclaimPolicy.orValue('Retain') == 'Retain' && !{place}.startsWith('kube-') && !({place} in {own}) && ({place} == {storage} || {}))))",
         is_tenants(place, needs),
         storage = text(PERSONAL_NAMESPACE),
         own = texts(["", "default"].into_iter().chain(OWN_NAMESPACES)),

@@ -535,6 +535,17 @@ fn rows() -> Vec<Row> {
             ],
         ),
         row(
+            "creates a volume whose files Kubernetes deletes, or makes an existing volume one",
+            vec![
+                apply(&volume(&json!({"persistentVolumeReclaimPolicy": "Recycle"}))),
+                apply(&volume(&json!({"persistentVolumeReclaimPolicy": "Delete"}))),
+                merge(
+                    "/api/v1/persistentvolumes/bursar-kept",
+                    &json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle"}}),
+                ),
+            ],
+        ),
+        row(
             "runs a pod, executes a command in one, evicts one, or connects to a pod or a node",
             vec![
                 create(&pod("tool-foo")),
@@ -694,6 +705,9 @@ impl Attacked {
             site.cluster.wait_for_pods(place);
             site.cluster.run(&["create", "-n", place, "-f", "-"], &of_others().to_string());
         }
+        let mut kept = volume(&json!({"persistentVolumeReclaimPolicy": "Retain"}));
+        kept["metadata"]["name"] = json!("bursar-kept");
+        site.must("apply", &kept);
         let mut volume = volume(&json!({}));
         volume["metadata"] = json!({"name": "theirs"});
         site.cluster.run(&["create", "-f", "-"], &volume.to_string());

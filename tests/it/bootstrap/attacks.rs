@@ -24,7 +24,7 @@ use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::site::{LEDGER, Site, binding, empty, name, namespace, ours, said};
+use super::site::{LEDGER, Site, archive_binding, binding, empty, name, namespace, ours, said};
 
 const THREATS: &str = include_str!("../../../docs/threat-model.md");
 const ALICE: &str = "bursar:user:alice#7";
@@ -79,6 +79,11 @@ fn by_another(object: &Value) -> (Vec<String>, String) {
 fn unnamed(mut object: Value) -> Value {
     object["metadata"]["generateName"] = object["metadata"]["name"].take();
     object["metadata"].as_object_mut().expect("the value is an object").remove("name");
+    object
+}
+
+fn unlabelled(mut object: Value) -> Value {
+    object["metadata"]["labels"] = json!({});
     object
 }
 
@@ -269,16 +274,25 @@ fn rows() -> Vec<Row> {
                     ["admin", "cluster-admin", "bursar-daemon", "bursar-impersonate-admin"]
                         .map(|role| apply(&binding(Some(place), role, "Group", ALICE)))
                         .into_iter()
-                        .chain([
-                            create(&unnamed),
-                            apply(&binding(Some(place), "bursar-archive", "User", "bursar:daemon")),
-                        ])
+                        .chain([create(&unnamed), apply(&archive_binding(place, "User", "bursar:daemon"))])
                 })
                 .chain([
                     apply(&binding(Some("tool-foo"), "bursar-tenant", "Group", "bursar:daemon#7")),
                     apply(&binding(Some("tool-foo"), "bursar-tenant", "ServiceAccount", "default")),
                 ])
                 .collect(),
+        ),
+        row(
+            "creates a binding without Bursar's label, removes this label, or binds the archive's role under another name",
+            vec![
+                apply(&unlabelled(binding(Some("tool-foo"), "bursar-tenant", "Group", "bursar:tool:mallory#1"))),
+                merge(
+                    "/apis/rbac.authorization.k8s.io/v1/namespaces/tool-foo/rolebindings/bursar-view",
+                    &json!({"metadata": {"labels": null}}),
+                ),
+                apply(&unlabelled(archive_binding("tool-asleep", "User", "bursar:daemon"))),
+                apply(&binding(Some("tool-asleep"), "bursar-archive", "User", "bursar:daemon")),
+            ],
         ),
         row(
             "writes, stops or deletes objects in a namespace that is not a tenant's",
@@ -712,6 +726,7 @@ impl Attacked {
         volume["metadata"] = json!({"name": "theirs"});
         site.cluster.run(&["create", "-f", "-"], &volume.to_string());
         site.must("apply", &mark("42"));
+        site.must("apply", &binding(Some("tool-foo"), "view", "ServiceAccount", "default"));
         site.must("apply", &binding(Some("adopted"), "edit", "Group", ALICE));
         site.must("apply", &namespace("bare", json!({"pod-security.kubernetes.io/enforce": "baseline"})));
         let mallory = forged(&site);

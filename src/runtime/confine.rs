@@ -146,8 +146,7 @@ impl Clusters {
                 if subject == format!("CN={WEBHOOK_USER}") {
                     continue;
                 }
-                let text =
-                    format!("{subject}, good until {not_after:.0} (request {request}, X509SHA256={fingerprint})");
+                let text = UnknownCertificate::text(&subject, not_after, &request, &fingerprint);
                 let suspect = UnknownCertificate { text, since: now, not_after };
                 link.suspects.entry(fingerprint).or_insert((suspect, false));
             }

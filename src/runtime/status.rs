@@ -40,9 +40,8 @@ impl Runtime {
     fn clusters_status(&self) -> BTreeMap<String, ClusterStatus> {
         let now = self.ledger.now();
         let mut there = self.clusters.status(now);
-        for ((cluster, _), unknown) in &self.ledger.state().unknown_certificates {
+        for (cluster, unknown) in self.ledger.state().valid_unknown_certificates(now) {
             if let Some(status) = there.get_mut(cluster.0.as_str())
-                && unknown.not_after > now
                 && !status.unknown_certificates.contains(&unknown.text)
             {
                 status.unknown_certificates.push(unknown.text.clone());

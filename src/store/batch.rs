@@ -157,7 +157,6 @@ impl Batch {
             Change::Revocation(class, None) => self.set(&BULK_REVOCATION, json!({"class": class}), false),
             Change::LedgerId(id) => {
                 self.replace(&CLUSTER_MARK, std::iter::empty());
-                self.replace(&UNKNOWN_CERTIFICATE, std::iter::empty());
                 self.ledger_id = Some(id);
             }
             Change::Learned(at) => self.learned_at = Some(at),

@@ -188,14 +188,17 @@ pub async fn uninstall(request: ApproverRequest<'_>) -> Result<ApproverReport, A
     Ok(ApproverReport { made, not_after: None })
 }
 
-/// Gives the approver the rules of another ledger. After a takeover it must approve for that ledger.
+/// Gives the approver the rules of another ledger. After a takeover it must approve for that ledger. The namespace may
+/// be lost.
 pub(super) async fn hand_over(
     request: ApproverRequest<'_>,
     client: &Client,
     said: &mut Said,
 ) -> Result<(), AccessError> {
     let rules = request.rules(&said.administrators);
-    apply(client, &config_map(&rules)).await?;
+    for manifest in [namespace(), config_map(&rules)] {
+        apply(client, &manifest).await?;
+    }
     said.approver = Some(rules);
     Ok(())
 }

@@ -120,7 +120,7 @@ pub async fn dry_run(request: InitRequest<'_>) -> Result<Vec<Value>, AccessError
     let needs = Needs::of(request.policy, request.cluster, request.ledger);
     let ledger_id = &request.ledger.ledger_id;
     nobody_elses(&client, ledger_id).await?;
-    let said = said(&client, request).await?;
+    let (said, _) = said(&client, request).await?;
     wanted(&client, &needs, ledger_id, &said).await
 }
 
@@ -135,7 +135,7 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     if !from_anybody {
         nobody_elses(&client, ledger_id).await?;
     }
-    let mut said = said(&client, request).await?;
+    let (mut said, is_found) = said(&client, request).await?;
     if from_anybody && said.approver.is_some() {
         let public_key = public_key(request.state_dir).await?;
         let InitRequest { policy, cluster, ledger, admin_kubeconfig, administrators, .. } = request;
@@ -144,7 +144,8 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     }
     let approver_outdated = match &said.approver {
         Some(rules) => {
-            rules.ledger != *ledger_id
+            !is_found
+                || rules.ledger != *ledger_id
                 || rules.administrators != said.administrators
                 || !unknown_classes(request.policy, request.cluster, rules).is_empty()
         }
@@ -183,18 +184,17 @@ async fn public_key(state_dir: &Path) -> Result<[u8; 32], AccessError> {
 }
 
 /// Returns the administrator's choices: those that the cluster records, and the list of administrators of the request.
-/// An approver counts as installed if its own ConfigMap exists, because only an administrator can write that ConfigMap.
-async fn said(client: &Client, request: InitRequest<'_>) -> Result<Said, AccessError> {
+/// Also returns whether the approver's own ConfigMap exists. If it is lost, the approver stays recorded, and the daemon
+/// does not get back the right to approve: only `bursar approver uninstall` gives it back.
+async fn said(client: &Client, request: InitRequest<'_>) -> Result<(Said, bool), AccessError> {
     let mut said = owner_and_said(client).await?.map(|(_, said)| said).unwrap_or_default();
-    if let Some(rules) = approver::found(client).await? {
-        said.approver = Some(rules);
-    } else {
-        (said.approver, said.approver_until) = (None, None);
-    }
+    let found = approver::found(client).await?;
+    let is_found = found.is_some();
+    said.approver = found.or(said.approver);
     if let Some(administrators) = request.administrators {
         said.administrators.clone_from(administrators);
     }
-    Ok(said)
+    Ok((said, is_found))
 }
 
 /// Creates everything except the credential, with the administrator's client.

@@ -988,6 +988,15 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
         .expect("init does not panic");
     let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
     assert!(!role.contains("\"approve\"") && !role.contains("/approval"), "{role}");
+    // Nor does it if the approver's ConfigMap is lost.
+    site.cluster.run(&["delete", "configmap", approver::APPROVER, "-n", approver::NAMESPACE], "");
+    let again = Arc::clone(&attacked);
+    let report = tokio::task::spawn_blocking(move || again.site.init(LEDGER).expect("init succeeds"))
+        .await
+        .expect("init does not panic");
+    assert!(report.approver_outdated, "{report:?}");
+    let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
+    assert!(!role.contains("\"approve\"") && !role.contains("/approval"), "{role}");
     approver::uninstall(installing).await.unwrap_or_else(|error| panic!("{error:?}"));
     let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
     assert!(role.contains("certificatesigningrequests/approval"), "{role}");

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::asking::{Asking, OwnedRequest, PATIENCE};
 use super::clusters::{Clusters, Context, Link, is_away, suspect};
-use crate::bootstrap::confinement::{self, Breach, ConfinementWatch, Expected, Probed};
+use crate::bootstrap::confinement::{self, Breach, Compared, ConfinementWatch, Expected, Probed};
 use crate::bootstrap::webhook::{self, WEBHOOK_USER};
 use crate::bootstrap::{AccessError, Said};
 use crate::control::api::ClusterStatus;
@@ -29,6 +29,9 @@ use crate::policy::Policy;
 /// moment, because the ledger records the keys of all other requests before they are made, but not this one.
 const UNKNOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
+/// How long a watch of the confinement may take to list its object before this is reported.
+const UNLISTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
+
 /// What is known of the daemon's confinement in one cluster.
 #[derive(Default)]
 pub(super) struct Confinement {
@@ -43,8 +46,12 @@ pub(super) struct Confinement {
     asking: Option<Asking<Result<ConfinementFact, AccessError>>>,
     /// The version of the watch that was compared last.
     compared: Option<u64>,
-    /// The differences from `expected`; `None` if the watch has not shown every object yet.
+    /// The differences from `expected`; `None` if nothing was compared yet.
     breaches: Option<Vec<Breach>>,
+    /// The expected objects that the watch has not shown yet.
+    unlisted: Vec<String>,
+    /// Since when the watch has not shown every object.
+    unlisted_since: Option<Timestamp>,
     /// The result of the probe; `None` if there was no probe yet.
     bites: Option<Probed>,
     /// Why the state of the confinement is unknown.
@@ -61,6 +68,7 @@ impl Confinement {
 
     fn is_whole(&self) -> bool {
         self.trouble.is_none()
+            && self.unlisted.is_empty()
             && self.breaches.as_ref().is_some_and(|all| all.iter().all(|breach| breach.outdated))
             && self.bites == Some(Probed::Refused)
     }
@@ -252,6 +260,7 @@ async fn look(
     if is_made(confinement)
         && confinement.compared == Some(version)
         && confinement.breaches.is_some()
+        && confinement.unlisted.is_empty()
         && confinement.trouble.is_none()
     {
         return Ok(Some(false));
@@ -265,10 +274,20 @@ async fn look(
         confinement.take_answer(patience).await?;
     }
     // Until the new expected objects are known, the former ones are used.
-    let Some((_, expected)) = &confinement.expected else { return Ok(None) };
+    let (Some((_, expected)), Some(watch)) = (&confinement.expected, &confinement.watch) else { return Ok(None) };
     confinement.trouble = None;
-    let before = confinement.breaches.take();
-    confinement.breaches = confinement.watch.as_ref().and_then(|watch| watch.compare(expected));
+    let Compared { breaches, unlisted } = watch.compare(expected);
+    let before = confinement.breaches.replace(breaches);
+    confinement.unlisted = unlisted;
+    match confinement.unlisted.first() {
+        None => confinement.unlisted_since = None,
+        Some(object) => {
+            let since = *confinement.unlisted_since.get_or_insert(context.now);
+            if since + UNLISTED_AFTER <= context.now {
+                confinement.trouble = Some(format!("{object} has not been listed since {since:.0}"));
+            }
+        }
+    }
     for Breach { object, what, outdated, .. } in confinement.breaches.iter().flatten() {
         if before.iter().flatten().any(|known| known.object == *object && known.what == *what) {
             continue;
@@ -280,7 +299,7 @@ async fn look(
         }
     }
     // A new configuration changes what is expected, but not what the API server enforces.
-    if confinement.breaches.is_some() && (confinement.compared != Some(version) || confinement.bites.is_none()) {
+    if confinement.unlisted.is_empty() && (confinement.compared != Some(version) || confinement.bites.is_none()) {
         confinement.bites = None;
         let client = client.clone();
         confinement

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Finding;
-use crate::bootstrap::confinement::{self, Breach, ConfinementWatch, Probed};
+use crate::bootstrap::confinement::{self, Breach, Compared, ConfinementWatch, Probed};
 use crate::bootstrap::webhook::{self, ENDS_SOON, WebhookRequest};
 use crate::bootstrap::{AccessError, Said, owner_and_said};
 use crate::desired::approver_rules::unknown_classes;
@@ -48,20 +48,19 @@ async fn look(
     let rules = confinement::rule_names(policy, cluster);
     let watch = ConfinementWatch::start(client, webhook::mutates(client).await?, rules, &Arc::default());
     let begun = tokio::time::Instant::now();
-    let breaches = loop {
-        match watch.compare(&expected) {
-            None if begun.elapsed() < HEARD_WITHIN => tokio::time::sleep(LOOK_EVERY).await,
-            breaches => break breaches,
+    let Compared { breaches, unlisted } = loop {
+        let compared = watch.compare(&expected);
+        if compared.unlisted.is_empty() || begun.elapsed() >= HEARD_WITHIN {
+            break compared;
         }
+        tokio::time::sleep(LOOK_EVERY).await;
     };
-    let mut findings = Vec::new();
-    match breaches {
-        None => findings.push(Finding::bad(subject, "the objects that confine the daemon cannot be read", init)),
-        Some(breaches) => findings.extend(breaches.into_iter().map(|Breach { object, what, repairable, .. }| {
-            let remedy = if repairable { "systemctl status bursard: the daemon restores it" } else { init };
-            Finding::bad(subject, format!("{object} {what}"), remedy)
-        })),
-    }
+    let breaches = breaches.into_iter().map(|Breach { object, what, repairable, .. }| {
+        let remedy = if repairable { "systemctl status bursard: the daemon restores it" } else { init };
+        Finding::bad(subject, format!("{object} {what}"), remedy)
+    });
+    let unlisted = unlisted.into_iter().map(|object| Finding::bad(subject, format!("{object} cannot be read"), init));
+    let mut findings: Vec<Finding> = breaches.chain(unlisted).collect();
     match confinement::probe(client).await? {
         Probed::Refused => {}
         Probed::LetThrough => findings.push(Finding::bad(subject, "bursar-cage is not enforced", init)),

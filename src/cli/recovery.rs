@@ -110,8 +110,9 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
     let now = daemon::now();
     let remembered = as_bursar(recovery::remember(&settings, &facts, &owners, &context.actor, now)).await??;
     let Remembered { ledger, learned, doubts } = remembered;
+    let mut outdated = BTreeMap::new();
     for (cluster, admin) in &admins {
-        bootstrap::take_over(InitRequest {
+        let report = bootstrap::take_over(InitRequest {
             policy: &settings.policy,
             cluster,
             admin_kubeconfig: admin,
@@ -121,12 +122,13 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
             administrators: None,
         })
         .await?;
+        outdated.extend(report.approver_outdated.map(|update| (cluster, update)));
     }
     progress.finish_and_clear();
     if context.global.json {
         output::json(&json!({
             "ledger": ledger.ledger_id, "clusters": admins.keys().collect::<Vec<_>>(), "from": owners, "learned": learned,
-            "unknown": doubts,
+            "unknown": doubts, "approvers_outdated": outdated.keys().collect::<Vec<_>>(),
         }))?;
         return Ok(Exit::Done);
     }
@@ -136,6 +138,11 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
          accounts learned from the clusters; next: systemctl start bursard",
         clusters.join(", ")
     ));
+    for (cluster, update) in &outdated {
+        output::line(format!(
+            "the approver of cluster {cluster} still has the former owner's rules, so certificates wait; run: {update}"
+        ));
+    }
     tell(&doubts);
     Ok(Exit::Done)
 }

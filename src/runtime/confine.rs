@@ -14,9 +14,8 @@ use super::asking::{Asking, OwnedRequest, PATIENCE};
 use super::clusters::{Clusters, Context, Link, is_away, suspect};
 use crate::bootstrap::confinement::{self, Breach, Compared, ConfinementWatch, Expected, Probed};
 use crate::bootstrap::webhook::{self, WEBHOOK_USER};
-use crate::bootstrap::{AccessError, Said};
+use crate::bootstrap::{AccessError, Said, approver};
 use crate::control::api::ClusterStatus;
-use crate::desired::approver_rules::unknown_classes;
 use crate::errors::chain;
 use crate::execute::csr_watch::Signed;
 use crate::identity::ClusterName;
@@ -188,20 +187,20 @@ impl Clusters {
         .unzip()
     }
 
-    /// Returns a notice for each approver that does not know a class as it is configured: certificates of that class
-    /// will wait for an administrator.
-    pub(crate) fn approver_notices(&self, policy: &Policy) -> Vec<String> {
+    /// Returns a notice for each cluster whose approver does not know the configuration, the ledger (`own`) or the key of
+    /// its seals (`own`): certificates will wait for an administrator.
+    pub(crate) fn outdated_approvers(&self, policy: &Policy, own: (&str, [u8; 32])) -> BTreeMap<&ClusterName, String> {
         let notices = self.links.iter().filter_map(|(cluster, link)| {
-            let rules = link.owner.said().approver?;
-            let classes = unknown_classes(policy, cluster, &rules);
-            let names: Vec<&str> = classes.iter().map(String::as_str).collect();
-            (!names.is_empty()).then(|| {
+            let said = link.owner.said();
+            let lacks = approver::lacks(policy, cluster, own, &said);
+            let notice = || {
                 format!(
-                    "! the approver of cluster {cluster} does not know class {} as it is configured: its certificates wait; \
-                     run: bursar approver install --cluster {cluster} --admin-kubeconfig FILE",
-                    names.join(", ")
+                    "the approver does not know the current state of: {}; certificates wait; run: {}",
+                    lacks.join(", "),
+                    approver::update(cluster, &said)
                 )
-            })
+            };
+            (!lacks.is_empty()).then(|| (cluster, notice()))
         });
         notices.collect()
     }

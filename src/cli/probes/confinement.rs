@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::Finding;
 use crate::bootstrap::confinement::{self, Breach, Compared, ConfinementWatch, Probed};
 use crate::bootstrap::webhook::{self, ENDS_SOON, WebhookRequest};
-use crate::bootstrap::{AccessError, Said, owner_and_said};
-use crate::desired::approver_rules::unknown_classes;
+use crate::bootstrap::{AccessError, Said, approver, owner_and_said};
 use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
@@ -72,7 +71,7 @@ async fn look(
             ));
         }
     }
-    findings.extend(approver(settings, cluster, subject, &said));
+    findings.extend(approver(settings, cluster, (&ledger.ledger_id, sealer.public_key()), (subject, &said)));
     if findings.iter().all(|finding| finding.remedy.is_none()) {
         let sentence = confinement::sentence(&ways).map(|sentence| format!("; {sentence}")).unwrap_or_default();
         findings.push(Finding::good(subject, format!("the daemon is confined to its work{sentence}")));
@@ -82,20 +81,20 @@ async fn look(
     Ok(findings)
 }
 
-fn approver(settings: &Settings, cluster: &ClusterName, subject: &str, said: &Said) -> Vec<Finding> {
-    let Some(rules) = &said.approver else { return Vec::new() };
-    let again = format!("bursar approver install --cluster {cluster} --admin-kubeconfig FILE");
-    let classes: Vec<String> = unknown_classes(&settings.policy, cluster, rules).into_iter().collect();
-    let unknown = (!classes.is_empty()).then(|| {
-        let text = format!("the approver does not know the current configuration of class {}", classes.join(", "));
-        Finding::bad(subject, text, again.clone())
+fn approver(
+    settings: &Settings,
+    cluster: &ClusterName,
+    own: (&str, [u8; 32]),
+    (subject, said): (&str, &Said),
+) -> Vec<Finding> {
+    let lacks = approver::lacks(&settings.policy, cluster, own, said);
+    let unknown = (!lacks.is_empty()).then(|| {
+        let text = format!("the approver does not know the current state of: {}", lacks.join(", "));
+        Finding::bad(subject, text, approver::update(cluster, said))
     });
     let ends = said.approver_until.filter(|ends| *ends <= daemon::now() + ENDS_SOON).map(|ends| {
-        Finding::bad(
-            subject,
-            format!("the files of the approver are good until {ends:.0}"),
-            format!("{again} --write FOLDER"),
-        )
+        let text = format!("the files of the approver are good until {ends:.0}");
+        Finding::bad(subject, text, approver::update(cluster, said))
     });
     unknown.into_iter().chain(ends).collect()
 }

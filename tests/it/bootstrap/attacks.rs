@@ -982,22 +982,37 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
     assert!(!role.contains("\"approve\"") && !role.contains("/approval"), "{role}");
 
     // A repeated `init` does not give back the right to approve; an administrator's uninstall does.
-    let again = Arc::clone(&attacked);
-    tokio::task::spawn_blocking(move || again.site.init(LEDGER).expect("init succeeds"))
-        .await
-        .expect("init does not panic");
+    let init = || {
+        let again = Arc::clone(&attacked);
+        tokio::task::spawn_blocking(move || again.site.init(LEDGER).expect("init succeeds"))
+    };
+    let report = init().await.expect("init does not panic");
+    assert_eq!(report.approver_outdated, None);
     let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
     assert!(!role.contains("\"approve\"") && !role.contains("/approval"), "{role}");
-    // Nor does it if the approver's ConfigMap is lost.
+    // With a new seal key, the approver still trusts the former one.
+    let key = site.settings.state_dir.join("seal.key");
+    let former = std::fs::read(&key).expect("the seal key is readable");
+    std::fs::remove_file(&key).expect("the seal key can be removed");
+    let report = init().await.expect("init does not panic");
+    assert!(report.seal_key_drawn && report.approver_outdated.is_some(), "{report:?}");
+    std::fs::write(&key, former).expect("the seal key is writable");
+    // It does not give back the right either if the approver's ConfigMap is lost.
     site.cluster.run(&["delete", "configmap", approver::APPROVER, "-n", approver::NAMESPACE], "");
-    let again = Arc::clone(&attacked);
-    let report = tokio::task::spawn_blocking(move || again.site.init(LEDGER).expect("init succeeds"))
-        .await
-        .expect("init does not panic");
-    assert!(report.approver_outdated, "{report:?}");
+    let report = init().await.expect("init does not panic");
+    assert!(report.approver_outdated.is_some(), "{report:?}");
     let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
     assert!(!role.contains("\"approve\"") && !role.contains("/approval"), "{role}");
     approver::uninstall(installing).await.unwrap_or_else(|error| panic!("{error:?}"));
     let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
     assert!(role.contains("certificatesigningrequests/approval"), "{role}");
+
+    // Another ledger takes the cluster over. It cannot write the files of an approver outside the cluster, and says so.
+    approver::install(installing, ApproverLocation::Outside { folder: folder.path() })
+        .await
+        .unwrap_or_else(|error| panic!("{error:?}"));
+    let (another, kubeconfig) = (empty("99999999-2222-3333-4444-555555555555"), site.daemon_kubeconfig());
+    let report = bootstrap::take_over(site.request(&another, &kubeconfig)).await;
+    let report = report.unwrap_or_else(|error| panic!("{error:?}"));
+    assert!(report.approver_outdated.is_some_and(|update| update.ends_with("--write FOLDER")));
 }

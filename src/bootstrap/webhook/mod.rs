@@ -14,7 +14,7 @@ pub mod backstop;
 pub mod configurations;
 mod install;
 mod keep;
-mod manifests;
+pub(super) mod manifests;
 mod outside;
 pub mod remembered;
 mod review;

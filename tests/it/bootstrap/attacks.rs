@@ -502,11 +502,17 @@ fn rows() -> Vec<Row> {
             ],
         ),
         row(
-            "runs many pods as the webhook, with the priority of system pods",
+            "runs many or large pods as the webhook, with the priority of system pods",
             vec![
                 many(json!({"replicas": 1000})),
                 many(json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1000}}})),
                 many(json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "100%"}}})),
+                // Pods that terminate are not counted.
+                apply(&webhook_deployment(|pod| pod["terminationGracePeriodSeconds"] = json!(31_536_000))),
+                apply(&webhook_deployment(|pod| pod["containers"][0]["resources"]["requests"]["cpu"] = json!("64"))),
+                apply(&webhook_deployment(|pod| {
+                    pod["containers"][0]["resources"]["limits"]["example.org/gpu"] = json!("1");
+                })),
             ],
         ),
         row("gives the webhook's Service an address that is not the webhook's", vec![apply(&service)]),
@@ -905,6 +911,7 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
         assert!(THREATS.contains(&format!("| {attack} | refused")), "docs/threat-model.md does not list {attack}");
     }
     assert!(THREATS.contains(&format!("| {OTHER_POLICY} | **can**")), "the threat model says so");
+    assert_eq!(attacked.send(&attacked.credentials[0], &tried(&webhook_deployment(|_| ()))), Ok(()));
     let pointed = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
         "metadata": {"name": "bursar-uid-enforce"}, "spec": {"policyName": "theirs", "validationActions": ["Warn"]},
@@ -978,18 +985,29 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
     let again = Arc::clone(&attacked);
     let through = tokio::task::spawn_blocking(move || again.go_through()).await.expect("all attacks are tried");
     assert_eq!(through, BTreeSet::new(), "with the approver");
-    let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
-    assert!(!role.contains("\"approve\"") && !role.contains("/approval"), "{role}");
+    only_an_uninstall_gives_back_the_right_to_approve(&attacked, installing, folder.path()).await;
+}
+
+async fn only_an_uninstall_gives_back_the_right_to_approve(
+    attacked: &Arc<Attacked>,
+    installing: ApproverRequest<'_>,
+    folder: &Path,
+) {
+    let site = &attacked.site;
+    let may_approve = || {
+        let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
+        role.contains("\"approve\"") || role.contains("/approval")
+    };
+    assert!(!may_approve());
 
     // A repeated `init` does not give back the right to approve; an administrator's uninstall does.
     let init = || {
-        let again = Arc::clone(&attacked);
+        let again = Arc::clone(attacked);
         tokio::task::spawn_blocking(move || again.site.init(LEDGER).expect("init succeeds"))
     };
     let report = init().await.expect("init does not panic");
     assert_eq!(report.approver_outdated, None);
-    let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
-    assert!(!role.contains("\"approve\"") && !role.contains("/approval"), "{role}");
+    assert!(!may_approve());
     // With a new seal key, the approver still trusts the former one.
     let key = site.settings.state_dir.join("seal.key");
     let former = std::fs::read(&key).expect("the seal key is readable");
@@ -997,22 +1015,18 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
     let report = init().await.expect("init does not panic");
     assert!(report.seal_key_drawn && report.approver_outdated.is_some(), "{report:?}");
     std::fs::write(&key, former).expect("the seal key is writable");
-    // It does not give back the right either if the approver's ConfigMap is lost.
+    // A takeover cannot write the files of an approver outside the cluster, and says so.
+    for (ledger, is_outdated) in [("99999999-2222-3333-4444-555555555555", true), (LEDGER, false)] {
+        let (ledger, kubeconfig) = (empty(ledger), site.daemon_kubeconfig());
+        let report = bootstrap::take_over(site.request(&ledger, &kubeconfig)).await;
+        let update = report.unwrap_or_else(|error| panic!("{error:?}")).approver_outdated;
+        assert_eq!(update.is_some_and(|update| update.ends_with("--write FOLDER")), is_outdated);
+    }
+    // `init` does not give back the right either if the approver's ConfigMap is lost.
     site.cluster.run(&["delete", "configmap", approver::APPROVER, "-n", approver::NAMESPACE], "");
     let report = init().await.expect("init does not panic");
     assert!(report.approver_outdated.is_some(), "{report:?}");
-    let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
-    assert!(!role.contains("\"approve\"") && !role.contains("/approval"), "{role}");
+    assert!(!may_approve());
     approver::uninstall(installing).await.unwrap_or_else(|error| panic!("{error:?}"));
-    let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
-    assert!(role.contains("certificatesigningrequests/approval"), "{role}");
-
-    // Another ledger takes the cluster over. It cannot write the files of an approver outside the cluster, and says so.
-    approver::install(installing, ApproverLocation::Outside { folder: folder.path() })
-        .await
-        .unwrap_or_else(|error| panic!("{error:?}"));
-    let (another, kubeconfig) = (empty("99999999-2222-3333-4444-555555555555"), site.daemon_kubeconfig());
-    let report = bootstrap::take_over(site.request(&another, &kubeconfig)).await;
-    let report = report.unwrap_or_else(|error| panic!("{error:?}"));
-    assert!(report.approver_outdated.is_some_and(|update| update.ends_with("--write FOLDER")));
+    assert!(may_approve());
 }

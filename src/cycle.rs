@@ -174,7 +174,9 @@ pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, 
     }
     let away = report::away(plan, &clusters.status(now));
     let away = away.into_iter().filter_map(|(cluster, away)| Some(format!("! cluster {cluster}: {}", away.why?)));
-    let notices = clusters.approver_notices(readings.policy).into_iter().chain(away);
+    let own = (ledger.state().ledger_id.as_str(), sealer.public_key());
+    let outdated = clusters.outdated_approvers(readings.policy, own).into_iter();
+    let notices = outdated.map(|(cluster, notice)| format!("! cluster {cluster}: {notice}")).chain(away);
     let mut text = notices.fold(preview.to_string(), |text, notice| format!("{}\n{notice}", text.trim_end()));
     let more = [difference.as_ref().map(ToString::to_string), outlook.as_ref().map(ToString::to_string)];
     more.into_iter().flatten().for_each(|more| text = format!("{}\n\n{more}", text.trim_end()));

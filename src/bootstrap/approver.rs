@@ -91,13 +91,7 @@ impl ApproverRequest<'_> {
     }
 
     fn rules(&self, administrators: &BTreeSet<String>) -> ApproverRules {
-        let owned = Owned {
-            ledger: &self.ledger.ledger_id,
-            administrators,
-            public_key: self.public_key,
-            own_lifetime: OWN_LIFETIME,
-        };
-        approver_rules(self.policy, self.cluster, owned)
+        rules(self.policy, self.cluster, (&self.ledger.ledger_id, self.public_key), administrators)
     }
 
     /// Returns the administrator's choices that the cluster records. Fails if another ledger owns the cluster.
@@ -109,6 +103,30 @@ impl ApproverRequest<'_> {
             None => Err(AccessError::NoOwner),
         }
     }
+}
+
+fn rules(
+    policy: &Policy,
+    cluster: &ClusterName,
+    (ledger, public_key): (&str, [u8; 32]),
+    administrators: &BTreeSet<String>,
+) -> ApproverRules {
+    approver_rules(policy, cluster, Owned { ledger, administrators, public_key, own_lifetime: OWN_LIFETIME })
+}
+
+/// Returns what the cluster's approver does not know of this configuration, ledger and seal's key, as texts. Empty if it
+/// knows everything, or if there is no approver. `bursar approver install` tells it.
+#[must_use]
+pub fn lacks(policy: &Policy, cluster: &ClusterName, own: (&str, [u8; 32]), said: &Said) -> Vec<String> {
+    let known = said.approver.as_ref();
+    known.map(|known| known.lacks(&rules(policy, cluster, own, &said.administrators))).unwrap_or_default()
+}
+
+/// Returns the command by which an administrator updates the approver's rules.
+#[must_use]
+pub fn update(cluster: &ClusterName, said: &Said) -> String {
+    let outside = if said.approver_until.is_some() { " --write FOLDER" } else { "" };
+    format!("bursar approver install --cluster {cluster} --admin-kubeconfig FILE{outside}")
 }
 
 /// Returns the rules of the cluster's approver; `None` if there is none.
@@ -188,7 +206,7 @@ pub async fn uninstall(request: ApproverRequest<'_>) -> Result<ApproverReport, A
     Ok(ApproverReport { made, not_after: None })
 }
 
-/// Gives the approver the rules of another ledger. After a takeover it must approve for that ledger.
+/// Gives an approver in the cluster the rules of another ledger. After a takeover it must approve for that ledger.
 pub(super) async fn hand_over(
     request: ApproverRequest<'_>,
     client: &Client,

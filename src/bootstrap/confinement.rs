@@ -55,6 +55,14 @@ pub struct Breach {
     pub outdated: bool,
 }
 
+/// The result of a comparison.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Compared {
+    pub breaches: Vec<Breach>,
+    /// The objects that their watches have not listed yet.
+    pub unlisted: Vec<String>,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expected {
     pub manifest: Value,
@@ -77,7 +85,7 @@ enum Seen {
     /// The watch has not listed the object yet.
     #[default]
     NotYet,
-    /// `init` has not given the right to watch it.
+    /// The daemon has no right to watch it.
     Forbidden,
     Absent,
     Present(Box<Value>),
@@ -122,16 +130,16 @@ impl ConfinementWatch {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Returns the differences; `None` if a watch has not listed its object yet.
+    /// Returns the differences. An object that cannot be watched is one of them, and hides no other.
     #[must_use]
-    pub fn compare(&self, expected: &[Expected]) -> Option<Vec<Breach>> {
+    pub fn compare(&self, expected: &[Expected]) -> Compared {
         let seen = self.seen.lock();
-        let mut breaches = Vec::new();
+        let mut compared = Compared::default();
         for Expected { manifest, repairable, noted, rule } in expected {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
             let object = format!("{kind} {name}");
-            let mut outdated = false;
+            let (mut outdated, mut repairable) = (false, *repairable);
             let what = match seen.get(&(kind, name)).cloned().unwrap_or_default() {
                 Seen::Absent | Seen::Forbidden if *rule => {
                     outdated = true;
@@ -141,7 +149,14 @@ impl ConfinementWatch {
                     outdated = true;
                     Some("comes from an older configuration".to_owned())
                 }
-                Seen::NotYet | Seen::Forbidden => return None,
+                Seen::NotYet => {
+                    compared.unlisted.push(object);
+                    continue;
+                }
+                Seen::Forbidden => {
+                    repairable = false;
+                    Some("cannot be watched".to_owned())
+                }
                 Seen::Absent => Some("is gone".to_owned()),
                 Seen::Present(stored) if *noted => changed_since_noted(manifest, &stored).or_else(|| {
                     outdated = digest(&manifest["spec"]) != digest(&stored["spec"]);
@@ -151,11 +166,11 @@ impl ConfinementWatch {
                     .map(|field| format!("differs from what this version of bursar creates, in field {field}")),
             };
             if let Some(what) = what {
-                let remedy = if *repairable { "the daemon writes it again" } else { "run bursar init" };
-                breaches.push(Breach { object, what: format!("{what}; {remedy}"), repairable: *repairable, outdated });
+                let remedy = if repairable { "the daemon writes it again" } else { "run bursar init" };
+                compared.breaches.push(Breach { object, what: format!("{what}; {remedy}"), repairable, outdated });
             }
         }
-        Some(breaches)
+        compared
     }
 }
 
@@ -210,12 +225,12 @@ async fn follow(
             Ok(Event::InitDone) => std::mem::replace(&mut listed, Seen::Absent),
             Ok(Event::Apply(object)) => Seen::Present(Box::new(seen_of(object))),
             Ok(Event::Delete(_)) => Seen::Absent,
-            Err(error) if is_forbidden(&error) && !seen.lock().contains_key(&key) => Seen::Forbidden,
+            Err(error) if is_forbidden(&error) => Seen::Forbidden,
             Err(_) => continue,
         };
         let before = seen.lock().insert(key.clone(), now.clone()).unwrap_or_default();
         let is_same = match (&before, &now) {
-            (Seen::Absent, Seen::Absent) => true,
+            (Seen::Absent, Seen::Absent) | (Seen::Forbidden, Seen::Forbidden) => true,
             (Seen::Present(before), Seen::Present(now)) => content(before) == content(now),
             _ => false,
         };

@@ -31,7 +31,6 @@ use super::roles::{self, INIT_MANAGER};
 use super::webhook::{self, adopted_rules, backstop, mutates, server_rules};
 use super::{AccessError, answered, client_of, files, mark, own, owner, read};
 use crate::contract::{MANAGED_BY, Sealer};
-use crate::desired::approver_rules::unknown_classes;
 use crate::execute::request::ApiServer;
 use crate::identity::ClusterName;
 use crate::kinds::{ObjectKind, ServedKind};
@@ -75,9 +74,8 @@ pub struct InitReport {
     pub not_after: Timestamp,
     /// Whether this run generated `seal.key`.
     pub seal_key_drawn: bool,
-    /// Whether the cluster's approver has other rules than this configuration needs. `bursar approver install` updates
-    /// it.
-    pub approver_outdated: bool,
+    /// The command that updates the cluster's approver, if it has other rules than this host needs.
+    pub approver_outdated: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +118,7 @@ pub async fn dry_run(request: InitRequest<'_>) -> Result<Vec<Value>, AccessError
     let needs = Needs::of(request.policy, request.cluster, request.ledger);
     let ledger_id = &request.ledger.ledger_id;
     nobody_elses(&client, ledger_id).await?;
-    let said = said(&client, request).await?;
+    let (said, _) = said(&client, request).await?;
     wanted(&client, &needs, ledger_id, &said).await
 }
 
@@ -135,29 +133,26 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     if !from_anybody {
         nobody_elses(&client, ledger_id).await?;
     }
-    let mut said = said(&client, request).await?;
-    if from_anybody && said.approver.is_some() {
+    let (mut said, is_found) = said(&client, request).await?;
+    // The rules of an approver outside the cluster are in files, which only an administrator can replace.
+    if from_anybody && is_found && said.approver_until.is_none() {
         let public_key = public_key(request.state_dir).await?;
         let InitRequest { policy, cluster, ledger, admin_kubeconfig, administrators, .. } = request;
         let handed = ApproverRequest { policy, cluster, ledger, admin_kubeconfig, public_key, administrators };
         approver::hand_over(handed, &client, &mut said).await?;
     }
-    let approver_outdated = match &said.approver {
-        Some(rules) => {
-            rules.ledger != *ledger_id
-                || rules.administrators != said.administrators
-                || !unknown_classes(request.policy, request.cluster, rules).is_empty()
-        }
-        None => false,
-    };
     let mut made = make_all(&client, &needs, ledger_id, &said).await?;
     let server = ApiServer::new(request.cluster.clone(), client.clone(), Arc::default());
     let group = roles::daemon_group(ledger_id);
     let new = own::obtain(&server, reached, Some(&group), request.daemon_kubeconfig).await?;
     enforced(&client_of(new.kubeconfig.clone(), request.daemon_kubeconfig).await?).await?;
     let seal_key_drawn = write(&new, request).await?;
+    let public_key = public_key(request.state_dir).await?;
+    let lacks = approver::lacks(request.policy, request.cluster, (ledger_id, public_key), &said);
+    let is_lost = said.approver.is_some() && !is_found;
+    let approver_outdated = (is_lost || !lacks.is_empty()).then(|| approver::update(request.cluster, &said));
     // The mark of another ledger is obsolete, and the daemon can neither lower nor delete it.
-    if mark::remove_unproven(&client, request.cluster, ledger_id, public_key(request.state_dir).await?).await? {
+    if mark::remove_unproven(&client, request.cluster, ledger_id, public_key).await? {
         made.push(Made { what: format!("ConfigMap {}", roles::MARK), did: Did::Removed });
     }
     Ok(InitReport {
@@ -183,18 +178,17 @@ async fn public_key(state_dir: &Path) -> Result<[u8; 32], AccessError> {
 }
 
 /// Returns the administrator's choices: those that the cluster records, and the list of administrators of the request.
-/// An approver counts as installed if its own ConfigMap exists, because only an administrator can write that ConfigMap.
-async fn said(client: &Client, request: InitRequest<'_>) -> Result<Said, AccessError> {
+/// Also returns whether the approver's own ConfigMap exists. If it is lost, the approver stays recorded, and the daemon
+/// does not get back the right to approve: only `bursar approver uninstall` gives it back.
+async fn said(client: &Client, request: InitRequest<'_>) -> Result<(Said, bool), AccessError> {
     let mut said = owner_and_said(client).await?.map(|(_, said)| said).unwrap_or_default();
-    if let Some(rules) = approver::found(client).await? {
-        said.approver = Some(rules);
-    } else {
-        (said.approver, said.approver_until) = (None, None);
-    }
+    let found = approver::found(client).await?;
+    let is_found = found.is_some();
+    said.approver = found.or(said.approver);
     if let Some(administrators) = request.administrators {
         said.administrators.clone_from(administrators);
     }
-    Ok(said)
+    Ok((said, is_found))
 }
 
 /// Creates everything except the credential, with the administrator's client.

@@ -116,6 +116,7 @@ impl Needs {
     /// Adds the namespaces of existing tenants that no class would name today: their names are frozen, or an
     /// administrator adopted them.
     fn add_namespaces(&mut self, cluster: &ClusterName, ledger: &LedgerState) {
+        let mut former: BTreeMap<Option<&str>, Vec<&str>> = BTreeMap::new();
         for ((id, at), tenant) in &ledger.tenants {
             let Some(namespace) = tenant.namespace.as_ref().filter(|_| at == cluster).map(NamespaceName::as_str) else {
                 continue;
@@ -124,11 +125,17 @@ impl Needs {
             if self.namespaces.iter().any(known) {
                 continue;
             }
-            // Names of the same former pattern become one entry, because the API server limits the length of the
-            // policy's expressions.
             let name = ledger.accounts.get(id).map(|account| account.kubernetes_name.as_str());
             let before = name.and_then(|name| namespace.strip_suffix(name)).filter(|before| !before.is_empty());
-            self.namespaces.insert(before.map_or_else(|| namespace.to_owned(), |before| format!("{before}{{name}}")));
+            former.entry(before).or_default().push(namespace);
+        }
+        for (before, namespaces) in former {
+            match before {
+                // Names of the same former pattern become one entry, because the API server limits the length of the
+                // policy's expressions. A single one may be adopted, and its pattern would permit any namespace of others.
+                Some(before) if namespaces.len() > 1 => drop(self.namespaces.insert(format!("{before}{{name}}"))),
+                _ => self.namespaces.extend(namespaces.into_iter().map(str::to_owned)),
+            }
         }
     }
 
@@ -220,22 +227,26 @@ mod tests {
     #[test]
     fn namespaces_of_classes_and_of_the_ledger_may_get_volumes() {
         let mut world = World::new();
-        let tools = ["foo", "bar", "web"].map(|name| world.add(AccountKind::Tool, name, None));
+        let tools = ["foo", "bar", "web", "app"].map(|name| world.add(AccountKind::Tool, name, None));
         let tenant = |namespace: &str| Tenant {
             class: "tool".to_owned(),
             namespace: Some(NamespaceName::try_from(namespace.to_owned()).expect("the name is valid")),
             created_at: world.now,
         };
-        // Two names of a former pattern, an adopted one, and one in another cluster.
-        let (of_foo, of_bar, of_web) = (tenant("old-foo"), tenant("old-bar"), tenant("legacy"));
+        // Two names of a former pattern, two adopted ones, and one in another cluster.
         let elsewhere = ClusterName("other".into());
-        let [foo, bar, web] = tools;
-        for (id, cluster, tenant) in
-            [(&foo, prod(), of_foo), (&bar, prod(), of_bar), (&web, prod(), of_web), (&foo, elsewhere, tenant("gone"))]
-        {
+        let [foo, bar, web, app] = tools;
+        for (id, cluster, tenant) in [
+            (&foo, prod(), tenant("old-foo")),
+            (&bar, prod(), tenant("old-bar")),
+            (&web, prod(), tenant("legacy")),
+            (&app, prod(), tenant("team-app")),
+            (&foo, elsewhere, tenant("gone")),
+        ] {
             world.ledger.tenants.insert((id.clone(), cluster), tenant);
         }
         let namespaces = Needs::of(&world.policy, &prod(), &world.ledger).namespaces;
-        assert_eq!(namespaces.into_iter().collect::<Vec<_>>(), ["legacy", "old-{name}", "tool-{name}", "user-{name}"]);
+        let wanted = ["legacy", "old-{name}", "team-app", "tool-{name}", "user-{name}"];
+        assert_eq!(namespaces.into_iter().collect::<Vec<_>>(), wanted);
     }
 }

@@ -149,7 +149,7 @@ fn print(context: &Context, cluster: &ClusterName, report: &InitReport) -> anyho
             "kubeconfig": kubeconfig,
             "not_after": not_after,
             "seal_key_drawn": seal_key_drawn,
-            "approver_outdated": approver_outdated,
+            "approver_outdated": approver_outdated.is_some(),
         }));
     }
     for made in made {
@@ -159,10 +159,8 @@ fn print(context: &Context, cluster: &ClusterName, report: &InitReport) -> anyho
     if *seal_key_drawn {
         output::line("created  seal.key; back it up, but not together with the ledger");
     }
-    if *approver_outdated {
-        output::line(format!(
-            "the approver has older rules; run: bursar approver install --cluster {cluster} --admin-kubeconfig FILE"
-        ));
+    if let Some(update) = approver_outdated {
+        output::line(format!("the approver has older rules; run: {update}"));
     }
     output::line(format!("cluster {cluster} is ready; next: bursar doctor, bursar plan"));
     Ok(())

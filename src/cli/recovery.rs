@@ -12,7 +12,7 @@ use super::arguments::Takeover;
 use super::context::{Context, as_bursar, become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::{admin, output};
-use crate::bootstrap::{self, InitRequest};
+use crate::bootstrap::{self, InitRequest, webhook};
 use crate::daemon;
 use crate::errors::chain;
 use crate::ledger::cluster_recovery::Facts;
@@ -110,8 +110,12 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
     let now = daemon::now();
     let remembered = as_bursar(recovery::remember(&settings, &facts, &owners, &context.actor, now)).await??;
     let Remembered { ledger, learned, doubts } = remembered;
+    let (mut outdated, mut webhooks) = (BTreeMap::new(), Vec::new());
     for (cluster, admin) in &admins {
-        bootstrap::take_over(InitRequest {
+        if webhook::found(&bootstrap::client(admin).await?).await?.is_some() {
+            webhooks.push(cluster);
+        }
+        let report = bootstrap::take_over(InitRequest {
             policy: &settings.policy,
             cluster,
             admin_kubeconfig: admin,
@@ -121,12 +125,14 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
             administrators: None,
         })
         .await?;
+        outdated.extend(report.approver_outdated.map(|update| (cluster, update)));
     }
     progress.finish_and_clear();
     if context.global.json {
         output::json(&json!({
             "ledger": ledger.ledger_id, "clusters": admins.keys().collect::<Vec<_>>(), "from": owners, "learned": learned,
-            "unknown": doubts,
+            "unknown": doubts, "approvers_outdated": outdated.keys().collect::<Vec<_>>(),
+            "webhooks": webhooks,
         }))?;
         return Ok(Exit::Done);
     }
@@ -136,6 +142,18 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
          accounts learned from the clusters; next: systemctl start bursard",
         clusters.join(", ")
     ));
+    for cluster in webhooks {
+        output::line(format!(
+            "cluster {cluster} keeps the webhook of the former owner. If the former host was stolen, its image, address and \
+             authority may be the thief's; run: bursar webhook uninstall --cluster {cluster} --admin-kubeconfig FILE, and \
+             then: bursar webhook install --cluster {cluster}"
+        ));
+    }
+    for (cluster, update) in &outdated {
+        output::line(format!(
+            "the approver of cluster {cluster} still has the former owner's rules, so certificates wait; run: {update}"
+        ));
+    }
     tell(&doubts);
     Ok(Exit::Done)
 }

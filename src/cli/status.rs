@@ -165,6 +165,7 @@ fn of_cluster(name: &str, cluster: &ClusterStatus, now: Timestamp) -> Vec<String
     let ready = if cluster.ready { "ready" } else { "not ready" };
     let mut lines = vec![format!("cluster {name}: {ready}, {} objects{trouble}", cluster.objects)];
     lines.extend(cluster.confinement.iter().map(|what| format!("cluster {name}: confinement: {}", clean(what))));
+    lines.extend(cluster.approver.iter().map(|notice| format!("cluster {name}: {}", clean(notice))));
     lines.extend(cluster.administrator.iter().map(|why| format!("cluster {name}: {}", clean(why))));
     lines.extend(
         cluster

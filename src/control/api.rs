@@ -180,6 +180,9 @@ pub struct ClusterStatus {
     /// Why this host could make itself the cluster's administrator; absent if it could not.
     #[serde(default)]
     pub administrator: Option<String>,
+    /// What the approver does not know; absent if it knows everything, or if there is no approver.
+    #[serde(default)]
+    pub approver: Option<String>,
     /// When the daemon's own certificate expires; absent if the daemon uses an administrator's kubeconfig.
     #[serde(default)]
     pub own_certificate_until: Option<Timestamp>,

@@ -13,11 +13,10 @@ use tokio::sync::Notify;
 
 use super::asking::{Asking, OwnedRequest, PATIENCE};
 use super::clusters::{Clusters, Context, Link, is_away, suspect};
-use crate::bootstrap::confinement::{self, Breach, ConfinementWatch, Expected, Probed};
+use crate::bootstrap::confinement::{self, Breach, Compared, ConfinementWatch, Expected, Probed};
 use crate::bootstrap::webhook::{self, WEBHOOK_USER};
-use crate::bootstrap::{AccessError, Said};
+use crate::bootstrap::{AccessError, Said, approver};
 use crate::control::api::ClusterStatus;
-use crate::desired::approver_rules::unknown_classes;
 use crate::errors::chain;
 use crate::execute::csr_watch::Signed;
 use crate::identity::ClusterName;
@@ -29,6 +28,9 @@ use crate::policy::Policy;
 /// How long a certificate may be unknown before it is reported. A new certificate of the daemon itself is unknown for a
 /// moment, because the ledger records the keys of all other requests before they are made, but not this one.
 const UNKNOWN_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
+/// How long a watch of the confinement may take to list its object before this is reported.
+const UNLISTED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// What is known of the daemon's confinement in one cluster.
 #[derive(Default)]
@@ -44,8 +46,12 @@ pub(super) struct Confinement {
     asking: Option<Asking<Result<ConfinementFact, AccessError>>>,
     /// The version of the watch that was compared last.
     compared: Option<u64>,
-    /// The differences from `expected`; `None` if the watch has not shown every object yet.
+    /// The differences from `expected`; `None` if nothing was compared yet.
     breaches: Option<Vec<Breach>>,
+    /// The expected objects that the watch has not shown yet.
+    unlisted: Vec<String>,
+    /// Since when the watch has not shown every object.
+    unlisted_since: Option<Timestamp>,
     /// The result of the probe; `None` if there was no probe yet.
     bites: Option<Probed>,
     /// Why the state of the confinement is unknown.
@@ -62,6 +68,7 @@ impl Confinement {
 
     fn is_whole(&self) -> bool {
         self.trouble.is_none()
+            && self.unlisted.is_empty()
             && self.breaches.as_ref().is_some_and(|all| all.iter().all(|breach| breach.outdated))
             && self.bites == Some(Probed::Refused)
     }
@@ -147,8 +154,7 @@ impl Clusters {
                 if subject == format!("CN={WEBHOOK_USER}") {
                     continue;
                 }
-                let text =
-                    format!("{subject}, good until {not_after:.0} (request {request}, X509SHA256={fingerprint})");
+                let text = UnknownCertificate::text(&subject, not_after, &request, &fingerprint);
                 let suspect = UnknownCertificate { text, since: now, not_after };
                 link.suspects.entry(fingerprint).or_insert((suspect, false));
             }
@@ -182,20 +188,20 @@ impl Clusters {
         .unzip()
     }
 
-    /// Returns a notice for each approver that does not know a class as it is configured: certificates of that class
-    /// will wait for an administrator.
-    pub(crate) fn approver_notices(&self, policy: &Policy) -> Vec<String> {
+    /// Returns a notice for each cluster whose approver does not know the configuration, the ledger (`own`) or the key of
+    /// its seals (`own`): certificates will wait for an administrator.
+    pub(crate) fn outdated_approvers(&self, policy: &Policy, own: (&str, [u8; 32])) -> BTreeMap<&ClusterName, String> {
         let notices = self.links.iter().filter_map(|(cluster, link)| {
-            let rules = link.owner.said().approver?;
-            let classes = unknown_classes(policy, cluster, &rules);
-            let names: Vec<&str> = classes.iter().map(String::as_str).collect();
-            (!names.is_empty()).then(|| {
+            let said = link.owner.said();
+            let lacks = approver::lacks(policy, cluster, own, &said);
+            let notice = || {
                 format!(
-                    "! the approver of cluster {cluster} does not know class {} as it is configured: its certificates wait; \
-                     run: bursar approver install --cluster {cluster} --admin-kubeconfig FILE",
-                    names.join(", ")
+                    "the approver does not know the current state of: {}; certificates wait; run: {}",
+                    lacks.join(", "),
+                    approver::update(cluster, &said)
                 )
-            })
+            };
+            (!lacks.is_empty()).then(|| (cluster, notice()))
         });
         notices.collect()
     }
@@ -254,6 +260,7 @@ async fn look(
     if is_made(confinement)
         && confinement.compared == Some(version)
         && confinement.breaches.is_some()
+        && confinement.unlisted.is_empty()
         && confinement.trouble.is_none()
     {
         return Ok(Some(false));
@@ -267,10 +274,20 @@ async fn look(
         confinement.take_answer(patience).await?;
     }
     // Until the new expected objects are known, the former ones are used.
-    let Some((_, expected)) = &confinement.expected else { return Ok(None) };
+    let (Some((_, expected)), Some(watch)) = (&confinement.expected, &confinement.watch) else { return Ok(None) };
     confinement.trouble = None;
-    let before = confinement.breaches.take();
-    confinement.breaches = confinement.watch.as_ref().and_then(|watch| watch.compare(expected));
+    let Compared { breaches, unlisted } = watch.compare(expected);
+    let before = confinement.breaches.replace(breaches);
+    confinement.unlisted = unlisted;
+    match confinement.unlisted.first() {
+        None => confinement.unlisted_since = None,
+        Some(object) => {
+            let since = *confinement.unlisted_since.get_or_insert(context.now);
+            if since + UNLISTED_AFTER <= context.now {
+                confinement.trouble = Some(format!("{object} has not been listed since {since:.0}"));
+            }
+        }
+    }
     for Breach { object, what, outdated, .. } in confinement.breaches.iter().flatten() {
         if before.iter().flatten().any(|known| known.object == *object && known.what == *what) {
             continue;
@@ -282,7 +299,7 @@ async fn look(
         }
     }
     // A new configuration changes what is expected, but not what the API server enforces.
-    if confinement.breaches.is_some() && (confinement.compared != Some(version) || confinement.bites.is_none()) {
+    if confinement.unlisted.is_empty() && (confinement.compared != Some(version) || confinement.bites.is_none()) {
         confinement.bites = None;
         let client = client.clone();
         confinement

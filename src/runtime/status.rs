@@ -47,9 +47,14 @@ impl Runtime {
     fn clusters_status(&self) -> BTreeMap<String, ClusterStatus> {
         let now = self.ledger.now();
         let mut there = self.clusters.status(now);
-        for ((cluster, _), unknown) in &self.ledger.state().unknown_certificates {
+        let own = (self.ledger.state().ledger_id.as_str(), self.sealer.public_key());
+        for (cluster, notice) in self.clusters.outdated_approvers(&self.settings.policy, own) {
+            if let Some(status) = there.get_mut(cluster.0.as_str()) {
+                status.approver = Some(notice);
+            }
+        }
+        for (cluster, unknown) in self.ledger.state().valid_unknown_certificates(now) {
             if let Some(status) = there.get_mut(cluster.0.as_str())
-                && unknown.not_after > now
                 && !status.unknown_certificates.contains(&unknown.text)
             {
                 status.unknown_certificates.push(unknown.text.clone());

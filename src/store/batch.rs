@@ -160,7 +160,6 @@ impl<'a> Batch<'a> {
             Change::Revocation(class, None) => self.set(&BULK_REVOCATION, json!({"class": class}), false),
             Change::LedgerId(id) => {
                 self.replace(&CLUSTER_MARK, std::iter::empty());
-                self.replace(&UNKNOWN_CERTIFICATE, std::iter::empty());
                 self.ledger_id = Some(id);
             }
             Change::Learned(at) => self.learned_at = Some(at),

@@ -8,12 +8,14 @@ use bursar::execute::keypair::{Names, NewKey};
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::ports::free_port;
 use bursar_testkit::ready::wait_for;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use crate::approver_site::{install, start};
+use crate::approver_site::{install, is_ready, start, start_at};
 use crate::quiet::own_servers;
+use crate::rollback::{again, command_line};
 use crate::world::{World, all_is_well, stderr};
 
 const DEADLINE: Duration = Duration::from_mins(7);
@@ -197,4 +199,21 @@ fn a_request_that_changes_while_it_waits_is_judged_as_it_is_now() {
         let said = world.kubectl(&["get", "csr", "changes", "-o", "jsonpath={.status.conditions[*].type}"]);
         (said == "Approved").then_some(())
     });
+}
+
+#[test]
+fn an_approver_is_ready_again_after_a_broken_watch_even_if_there_is_no_request() {
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "apbroken", "");
+    world.tool("foo", 66_841, &[]);
+    all_is_well(&world.cycle());
+    world.stop();
+    install(&world);
+    let health = free_port();
+    let _approver = start_at(&world, health);
+    let api_server = world.servers.cluster.api_server().expect("the cluster has its own API server");
+    let server = command_line(api_server);
+    api_server.kill();
+    wait_for("the approver is not ready", DEADLINE, || (!is_ready(health)).then_some(()));
+    let _api_server = again(api_server, &server);
+    wait_for("the approver is ready again", DEADLINE, || is_ready(health).then_some(()));
 }

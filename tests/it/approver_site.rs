@@ -42,16 +42,23 @@ pub fn install(world: &World) -> PathBuf {
     folder
 }
 
+/// Whether the approver with this port for probes is ready.
+pub fn is_ready(health: u16) -> bool {
+    let answer = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{health}/readyz")]).output();
+    answer.is_ok_and(|answer| answer.status.success())
+}
+
 /// Starts the approver and waits until it is ready.
 pub fn start(world: &World) -> Process {
-    let health = free_port();
+    start_at(world, free_port())
+}
+
+/// Like [`start`], with this port for probes.
+pub fn start_at(world: &World, health: u16) -> Process {
     let mut command = Command::new(program("bursar-webhook"));
     command.arg("approve").arg("--dir").arg(world.folder.join("approver"));
     command.args(["--health", &format!("127.0.0.1:{health}")]);
     let approver = Process::start("bursar-webhook approve", &command, &world.folder.join("approver.log"));
-    approver.wait_until("/readyz of the approver returns 200", DEADLINE, || {
-        let answer = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{health}/readyz")]).output();
-        answer.is_ok_and(|answer| answer.status.success())
-    });
+    approver.wait_until("/readyz of the approver returns 200", DEADLINE, || is_ready(health));
     approver
 }

@@ -80,6 +80,23 @@ fn a_weakened_confinement_is_reported_and_grants_wait() {
         let found = findings(&mut world);
         (found.is_empty() && has_namespace(&world, "bar")).then_some(())
     });
+
+    // The daemon loses the right to watch the policies, and a binding is deleted.
+    let role = world.kubectl(&["get", "clusterrole", "bursar-daemon", "-o", "json"]);
+    let mut role: serde_json::Value = serde_json::from_str(&role).expect("the text is JSON");
+    let rules = role["rules"].as_array_mut().expect("a role has rules");
+    rules.retain(|rule| rule["resources"] != json!(["validatingadmissionpolicies"]));
+    world.servers.cluster.run(&["replace", "-f", "-"], &role.to_string());
+    world.kubectl(&["delete", "validatingadmissionpolicybinding", "bursar-cage"]);
+    world.stop();
+    let wanted = [
+        "ValidatingAdmissionPolicy bursar-cage cannot be watched; run bursar init",
+        "ValidatingAdmissionPolicyBinding bursar-cage is gone; run bursar init",
+    ];
+    wait_for("both are reported", DEADLINE, || {
+        let found = findings(&mut world);
+        wanted.iter().all(|wanted| found.iter().any(|what| what == wanted)).then_some(())
+    });
 }
 
 fn unknown(world: &mut World) -> Vec<String> {

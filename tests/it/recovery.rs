@@ -40,11 +40,12 @@ fn ends(config: &Path, arguments: &[&str], exit: i32) -> Value {
 const LOST_LEDGER: &str = include_str!("../../docs/runbooks/lost-ledger.md");
 const STOLEN_HOST: &str = include_str!("../../docs/runbooks/stolen-control-host.md");
 
-/// Returns the commands of a section of a runbook. `here` replaces words of the runbook by their values in the test.
+/// Returns the commands in the `sh` blocks of a section of a runbook. `here` replaces words of the runbook by their values in the test.
 pub fn steps(runbook: &str, section: &str, here: &[(&str, &str)]) -> Vec<Vec<String>> {
     let part = runbook.split("\n## ").find(|part| part.starts_with(section)).expect("the text has this part");
     let blocks = part.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
-    let lines = blocks.flat_map(str::lines).filter(|line| line.starts_with("bursar ") || line.starts_with("rm "));
+    let is_command = |line: &&str| ["bursar ", "kubectl ", "rm "].iter().any(|program| line.starts_with(program));
+    let lines = blocks.flat_map(str::lines).map(str::trim_start).filter(is_command);
     lines
         .map(|line| words(&here.iter().fold(line.to_owned(), |line, (there, here)| line.replace(there, here))))
         .collect()
@@ -217,6 +218,13 @@ fn after_a_takeover_the_former_owner_cannot_write() {
         ("/var/lib/bursar/seal.key", key.as_str()),
         ("--cluster prod", "--cluster test"),
     ];
+    let bindings = || world.kubectl(&["get", "rolebindings", "-n", &world.namespace("foo"), "-o", "name"]);
+    assert!(bindings().contains("bursar-"), "{}", bindings());
+    for step in steps(STOLEN_HOST, "The first ten minutes", &here) {
+        let arguments: Vec<&str> = step.iter().skip(1).map(String::as_str).collect();
+        world.kubectl(&arguments);
+    }
+    assert!(!bindings().contains("bursar"), "{}", bindings());
     let [restore, takeover, status] = &steps(STOLEN_HOST, "Take the clusters over", &here)[..] else { panic!("steps") };
     let arguments: Vec<&str> = takeover.iter().skip(1).map(String::as_str).collect();
     ends(&config, &arguments, 1); // there is no ledger yet

@@ -346,13 +346,13 @@ fn a_running_daemon_that_was_rolled_back_with_its_memory_stops() {
 }
 
 /// Starts the program of an ended process again.
-fn again(process: &Process, command_line: &[String]) -> Process {
+pub fn again(process: &Process, command_line: &[String]) -> Process {
     let mut command = Command::new(&command_line[0]);
     command.args(&command_line[1..]);
     Process::start(&command_line[0], &command, process.log())
 }
 
-fn command_line(process: &Process) -> Vec<String> {
+pub fn command_line(process: &Process) -> Vec<String> {
     let text = fs::read_to_string(format!("/proc/{}/cmdline", process.id())).expect("the process runs");
     text.split_terminator('\0').map(str::to_owned).collect()
 }

@@ -1,5 +1,6 @@
 //! A Kubernetes client that pauses before it repeats a watch that the server ended at once. `kube::runtime` waits only
-//! after errors, so it would repeat such a watch in a busy loop if the server ends it without an error.
+//! after errors, so it would repeat such a watch in a busy loop if the server ends it without an error. Also a watch that
+//! lists again after an error.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -7,10 +8,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use futures::{Stream, StreamExt as _};
 use http::{Request, Response, Uri};
 use kube::client::{Body, ClientBuilder};
-use kube::{Client, Config};
+use kube::core::Resource;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Error, Event, watcher};
+use kube::{Api, Client, Config};
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use tower::Service;
 
 /// The first and the longest pause before a watch that failed or was short is repeated. The pause doubles each time.
@@ -28,6 +34,40 @@ pub fn paced(pause: Duration, lasted: Duration) -> (Option<Duration>, Duration) 
 #[expect(clippy::disallowed_methods, reason = "measures how long a watch lasts")]
 pub fn now() -> Instant {
     Instant::now()
+}
+
+/// Returns the events of a watch that lists all objects again after an error. `kube::runtime` would continue from the
+/// last `resourceVersion`. If etcd was restored from a backup meanwhile, the API server would report no change below
+/// that version.
+pub fn listing_again<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = Result<Event<K>, Error>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let begin = move || (watcher(api.clone(), config.clone()).default_backoff().boxed(), now());
+    let first = (begin(), AGAIN[0], None);
+    futures::stream::unfold((first, begin), async |((mut watch, mut pause, broken), begin)| {
+        if let Some(wait) = broken {
+            tokio::time::sleep(wait).await;
+            watch = begin();
+        }
+        let event = watch.0.next().await?;
+        let mut broken = None;
+        if event.as_ref().is_err_and(is_break) {
+            let (wait, next) = paced(pause, now().saturating_duration_since(watch.1));
+            (broken, pause) = (Some(wait.unwrap_or(Duration::ZERO)), next);
+        }
+        Some((event, ((watch, pause, broken), begin)))
+    })
+}
+
+/// Whether the watch would go on from the last `resourceVersion` after this error.
+const fn is_break(error: &Error) -> bool {
+    match error {
+        Error::WatchStartFailed(_) | Error::WatchFailed(_) => true,
+        // The API server forgot this version, and the watch lists again by itself.
+        Error::WatchError(status) => status.code != 410,
+        Error::InitialListFailed(_) | Error::NoResourceVersion => false,
+    }
 }
 
 /// Returns a client for this configuration that paces all its watches.

@@ -107,7 +107,35 @@ fn a_policy_from_a_wider_configuration_is_reported_as_outdated() {
         _tasks: Vec::new(),
     };
     let expected = Expected { manifest: made_of(&Needs::default()), repairable: false, noted: true, rule: false };
-    let breaches = watch.compare(&[expected]).expect("the watch has listed the object");
+    let Compared { breaches, unlisted } = watch.compare(&[expected]);
+    assert!(unlisted.is_empty(), "{unlisted:?}");
     let [Breach { outdated: true, what, .. }] = &breaches[..] else { panic!("{breaches:?}") };
     assert_eq!(what, "was made from an older configuration; run bursar init");
+}
+
+#[test]
+fn an_object_that_cannot_be_watched_hides_no_other_breach() {
+    let object = |name: &str| json!({"kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}});
+    let expected = ["forbidden", "not-yet", "gone"].map(|name| Expected {
+        manifest: object(name),
+        repairable: true,
+        noted: false,
+        rule: false,
+    });
+    let name = |name: &str| ("ValidatingAdmissionPolicyBinding".to_owned(), name.to_owned());
+    let seen = BTreeMap::from([(name("forbidden"), Seen::Forbidden), (name("gone"), Seen::Absent)]);
+    let watch = ConfinementWatch {
+        seen: Arc::new(Mutex::new(seen)),
+        version: Arc::new(AtomicU64::new(1)),
+        rules: Vec::new(),
+        _tasks: Vec::new(),
+    };
+    let Compared { breaches, unlisted } = watch.compare(&expected);
+    let found: Vec<(&str, bool)> = breaches.iter().map(|breach| (breach.what.as_str(), breach.repairable)).collect();
+    assert_eq!(
+        found,
+        [("cannot be watched; run bursar init", false), ("is gone; the daemon writes it again", true)],
+        "{breaches:?}"
+    );
+    assert_eq!(unlisted, ["ValidatingAdmissionPolicyBinding not-yet"]);
 }

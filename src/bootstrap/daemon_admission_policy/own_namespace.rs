@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::{literal, text};
 use crate::bootstrap::NAMESPACE;
 use crate::bootstrap::webhook::configurations::{Hooks, NOT_EXEMPT, OBJECTS};
+use crate::bootstrap::webhook::manifests::{GRACE, requests};
 use crate::bootstrap::webhook::{APPROVALS, REPLICAS, Reached, SECRET, SURGE, WEBHOOK, managed_objects};
 
 /// The condition that the request writes one of the webhook's objects. The daemon may delete only the network policy,
@@ -35,13 +36,18 @@ pub(super) fn place() -> String {
 }
 
 /// The webhook's pods must run as the webhook's service account and mount only its own files. Otherwise a Deployment
-/// could give them another service account or another Secret. Their priority is that of system pods, so many of them
-/// would evict the pods of everybody else.
+/// could give them another service account or another Secret. Their priority is that of system pods, so many of them, or
+/// large ones, would evict the pods of everybody else. Pods that terminate do not count as replicas, so their grace
+/// period is limited.
 pub(super) fn deployment() -> String {
     let pod = "object.spec.template.spec";
     format!(
         "!(variables.ownPlace && {deployments}) || (object.spec.?replicas.orValue(1) <= {replicas} && \
          object.spec.?strategy.?rollingUpdate.?maxSurge.orValue({surge}) == {surge} && \
+         {pod}.?terminationGracePeriodSeconds.orValue({GRACE}) <= {GRACE} && \
+         {pod}.?resources.orValue({{}}).size() == 0 && {pod}.containers.all(c, \
+         c.?resources.?requests.orValue({{}}) == {requests} && \
+         c.?resources.?limits.orValue({{}}).all(k, k in ['cpu', 'memory'])) && \
          {pod}.?serviceAccountName.orValue('') == {name} && {pod}.?serviceAccount.orValue({name}) == {name} && \
          {pod}.containers.size() == 1 && {pod}.?initContainers.orValue([]).size() == 0 && \
          {pod}.containers.all(c, c.?envFrom.orValue([]).size() == 0 && c.?env.orValue([]).all(e, !has(e.valueFrom))) && \
@@ -50,6 +56,7 @@ pub(super) fn deployment() -> String {
         deployments = super::resource("apps", "deployments"),
         replicas = REPLICAS,
         surge = SURGE,
+        requests = literal(&requests()),
         name = text(WEBHOOK),
         secret = text(SECRET),
     )

@@ -10,6 +10,7 @@ use crate::bootstrap::webhook::{WEBHOOK_HOLDER, WEBHOOK_LIFETIME, WEBHOOK_USER};
 use crate::contract::mark::HIGHEST;
 use crate::contract::{ENDS_AT, JOB, MANAGED_BY, POD_SECURITY_ENFORCE, PREFIX, SELFTEST, STATE, TenantState};
 use crate::desired::credential::SECRET_PREFIX;
+use crate::desired::rbac::ARCHIVE_BINDING;
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::{self, SIGNER, USAGES};
 use crate::kinds::ManagedKind;
@@ -76,23 +77,24 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
         ),
         rule("the mark of the generations in use may only rise, and may not be deleted", mark()),
         rule(
-            "the daemon may bind only roles of the configuration, and only to holders of its credentials and to service \
-             account default",
+            "the daemon may bind only roles of the configuration, with its label, and only to holders of its credentials \
+             and to service account default",
             bindings()
         ),
         rule(
-            "the daemon may read everything of a tenant only while the tenant is suspended",
+            "the daemon may read everything of a tenant only while the tenant is suspended, by binding bursar:archive",
             format!(
                 "!variables.isBinding || !variables.writes || variables.role != {archive} || \
-                (variables.suspendedPlace && variables.subjects.all(s, s.kind == 'User' && s.name == {daemon}))",
+                (variables.suspendedPlace && variables.name == {binding} && variables.subjects.all(s, s.kind == 'User' && s.name == {daemon}))",
                 archive = text(ARCHIVE_ROLE),
+                binding = text(ARCHIVE_BINDING),
                 daemon = text(DAEMON_USER)
             )
         ),
         rule(&admins_message(confinement), admin_bindings(needs, confinement)),
         rule(
-            "the daemon may write only its own NFS volumes, each for one claim of a tenant; after a change of the names of \
-             namespaces run `bursar init` again",
+            "the daemon may write only its own NFS volumes, each for one claim of a tenant and with reclaim policy Retain; \
+             after a change of the names of namespaces run `bursar init` again",
             volumes(needs)
         ),
         rule(
@@ -204,12 +206,14 @@ fn holders() -> [String; 3] {
     ]
 }
 
+/// Every binding must have our label, by which administrators find and delete all of them after a theft. The label may
+/// be new: an order takes over a binding of others, and a repair restores a label that somebody removed.
 fn bindings() -> String {
     format!(
-        "!variables.isBinding || !variables.writes || variables.role == {archive} || \
+        "!variables.isBinding || !variables.writes || (variables.managedNow && (variables.role == {archive} || \
          (variables.role != '' && variables.subjects.all(s, (({holders}) && (variables.role in variables.roles || variables.adoptedPlace)) || \
          (s.kind == 'ServiceAccount' && s.name == 'default' && s.?namespace.orValue('') == variables.place && \
-         (variables.role in variables.serviceAccountRoles || variables.adoptedPlace))))",
+         (variables.role in variables.serviceAccountRoles || variables.adoptedPlace))))))",
         archive = text(ARCHIVE_ROLE),
         holders = holders().join(" || "),
     )
@@ -258,13 +262,14 @@ fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinemen
 }
 
 /// A volume without a claim, or with a storage class, could be bound by any waiting claim. CEL cannot see the claim's
-/// namespace, because a volume has none itself, so the claim's namespace is recognized by its name.
+/// namespace, because a volume has none itself, so the claim's namespace is recognized by its name. With the policy
+/// `Recycle`, Kubernetes would delete all files below the volume's path as root.
 fn volumes(needs: &Needs) -> String {
     let place = "object.spec.?claimRef.?namespace.orValue('')";
     format!(
         "!variables.isVolume || (variables.managedNow && variables.managedBefore && (!variables.writes || \
          (has(object.spec.nfs) && object.spec.?storageClassName.orValue('') == '' && \
-         !{place}.startsWith('kube-') && !({place} in {own}) && ({place} == {storage} || {}))))",
+         object.spec.?persistentVolumeReclaimPolicy.orValue('Retain') == 'Retain' && !{place}.startsWith('kube-') && !({place} in {own}) && ({place} == {storage} || {}))))",
         is_tenants(place, needs),
         storage = text(PERSONAL_NAMESPACE),
         own = texts(["", "default"].into_iter().chain(OWN_NAMESPACES)),

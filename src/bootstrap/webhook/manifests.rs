@@ -59,6 +59,9 @@ pub fn config_map(rules: &str, seal: &str) -> Value {
     map
 }
 
+/// The grace period of a pod in seconds.
+pub(in crate::bootstrap) const GRACE: u64 = 30;
+
 #[must_use]
 pub fn workload(image: &str) -> [Value; 3] {
     let mut service = object("v1", "Service", WEBHOOK);
@@ -105,7 +108,7 @@ fn pod(image: &str) -> Value {
         "automountServiceAccountToken": true,
         // Requests for pods of all tenants wait for these pods.
         "priorityClassName": "system-cluster-critical",
-        "terminationGracePeriodSeconds": 30,
+        "terminationGracePeriodSeconds": GRACE,
         "securityContext": {
             "runAsNonRoot": true, "runAsUser": RUNS_AS, "runAsGroup": RUNS_AS, "fsGroup": RUNS_AS,
             "seccompProfile": {"type": "RuntimeDefault"},
@@ -123,6 +126,11 @@ fn pod(image: &str) -> Value {
     })
 }
 
+/// The resources that a pod requests.
+pub(in crate::bootstrap) fn requests() -> Value {
+    json!({"cpu": "50m", "memory": "64Mi"})
+}
+
 fn container(image: &str) -> Value {
     let probe = |path: &str| json!({"httpGet": {"path": path, "port": "health", "scheme": "HTTP"}, "periodSeconds": 5});
     json!({
@@ -137,7 +145,7 @@ fn container(image: &str) -> Value {
         "readinessProbe": probe("/readyz"),
         // Time for clients to notice that the pod terminates.
         "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "resources": {"requests": requests(), "limits": {"memory": "512Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]},
         },

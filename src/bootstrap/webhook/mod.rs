@@ -15,7 +15,7 @@ pub mod configurations;
 mod grace;
 mod install;
 mod keep;
-mod manifests;
+pub(super) mod manifests;
 mod outside;
 pub mod remembered;
 mod review;

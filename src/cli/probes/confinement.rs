@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Finding;
-use crate::bootstrap::confinement::{self, Breach, ConfinementWatch, Probed};
+use crate::bootstrap::confinement::{self, Breach, Compared, ConfinementWatch, Probed};
 use crate::bootstrap::webhook::{self, ENDS_SOON, WebhookRequest};
-use crate::bootstrap::{AccessError, Said, owner_and_said};
-use crate::desired::approver_rules::unknown_classes;
+use crate::bootstrap::{AccessError, Said, approver, owner_and_said};
 use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
@@ -48,20 +47,19 @@ async fn look(
     let rules = confinement::rule_names(policy, cluster);
     let watch = ConfinementWatch::start(client, webhook::mutates(client).await?, rules, &Arc::default());
     let begun = tokio::time::Instant::now();
-    let breaches = loop {
-        match watch.compare(&expected) {
-            None if begun.elapsed() < HEARD_WITHIN => tokio::time::sleep(LOOK_EVERY).await,
-            breaches => break breaches,
+    let Compared { breaches, unlisted } = loop {
+        let compared = watch.compare(&expected);
+        if compared.unlisted.is_empty() || begun.elapsed() >= HEARD_WITHIN {
+            break compared;
         }
+        tokio::time::sleep(LOOK_EVERY).await;
     };
-    let mut findings = Vec::new();
-    match breaches {
-        None => findings.push(Finding::bad(subject, "the objects that confine the daemon cannot be read", init)),
-        Some(breaches) => findings.extend(breaches.into_iter().map(|Breach { object, what, repairable, .. }| {
-            let remedy = if repairable { "systemctl status bursard: the daemon restores it" } else { init };
-            Finding::bad(subject, format!("{object} {what}"), remedy)
-        })),
-    }
+    let breaches = breaches.into_iter().map(|Breach { object, what, repairable, .. }| {
+        let remedy = if repairable { "systemctl status bursard: the daemon restores it" } else { init };
+        Finding::bad(subject, format!("{object} {what}"), remedy)
+    });
+    let unlisted = unlisted.into_iter().map(|object| Finding::bad(subject, format!("{object} cannot be read"), init));
+    let mut findings: Vec<Finding> = breaches.chain(unlisted).collect();
     match confinement::probe(client).await? {
         Probed::Refused => {}
         Probed::LetThrough => findings.push(Finding::bad(subject, "bursar-cage is not enforced", init)),
@@ -73,7 +71,7 @@ async fn look(
             ));
         }
     }
-    findings.extend(approver(settings, cluster, subject, &said));
+    findings.extend(approver(settings, cluster, (&ledger.ledger_id, sealer.public_key()), (subject, &said)));
     if findings.iter().all(|finding| finding.remedy.is_none()) {
         let sentence = confinement::sentence(&ways).map(|sentence| format!("; {sentence}")).unwrap_or_default();
         findings.push(Finding::good(subject, format!("the daemon is confined to its work{sentence}")));
@@ -83,20 +81,20 @@ async fn look(
     Ok(findings)
 }
 
-fn approver(settings: &Settings, cluster: &ClusterName, subject: &str, said: &Said) -> Vec<Finding> {
-    let Some(rules) = &said.approver else { return Vec::new() };
-    let again = format!("bursar approver install --cluster {cluster} --admin-kubeconfig FILE");
-    let classes: Vec<String> = unknown_classes(&settings.policy, cluster, rules).into_iter().collect();
-    let unknown = (!classes.is_empty()).then(|| {
-        let text = format!("the approver does not know the current configuration of class {}", classes.join(", "));
-        Finding::bad(subject, text, again.clone())
+fn approver(
+    settings: &Settings,
+    cluster: &ClusterName,
+    own: (&str, [u8; 32]),
+    (subject, said): (&str, &Said),
+) -> Vec<Finding> {
+    let lacks = approver::lacks(&settings.policy, cluster, own, said);
+    let unknown = (!lacks.is_empty()).then(|| {
+        let text = format!("the approver does not know the current state of: {}", lacks.join(", "));
+        Finding::bad(subject, text, approver::update(cluster, said))
     });
     let ends = said.approver_until.filter(|ends| *ends <= daemon::now() + ENDS_SOON).map(|ends| {
-        Finding::bad(
-            subject,
-            format!("the files of the approver are good until {ends:.0}"),
-            format!("{again} --write FOLDER"),
-        )
+        let text = format!("the files of the approver are good until {ends:.0}");
+        Finding::bad(subject, text, approver::update(cluster, said))
     });
     unknown.into_iter().chain(ends).collect()
 }

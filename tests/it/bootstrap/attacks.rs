@@ -24,7 +24,7 @@ use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::site::{LEDGER, Site, binding, empty, name, namespace, ours, said};
+use super::site::{LEDGER, Site, archive_binding, binding, empty, name, namespace, ours, said};
 
 const THREATS: &str = include_str!("../../../docs/threat-model.md");
 const ALICE: &str = "bursar:user:alice#7";
@@ -79,6 +79,11 @@ fn by_another(object: &Value) -> (Vec<String>, String) {
 fn unnamed(mut object: Value) -> Value {
     object["metadata"]["generateName"] = object["metadata"]["name"].take();
     object["metadata"].as_object_mut().expect("the value is an object").remove("name");
+    object
+}
+
+fn unlabelled(mut object: Value) -> Value {
+    object["metadata"]["labels"] = json!({});
     object
 }
 
@@ -269,16 +274,25 @@ fn rows() -> Vec<Row> {
                     ["admin", "cluster-admin", "bursar-daemon", "bursar-impersonate-admin"]
                         .map(|role| apply(&binding(Some(place), role, "Group", ALICE)))
                         .into_iter()
-                        .chain([
-                            create(&unnamed),
-                            apply(&binding(Some(place), "bursar-archive", "User", "bursar:daemon")),
-                        ])
+                        .chain([create(&unnamed), apply(&archive_binding(place, "User", "bursar:daemon"))])
                 })
                 .chain([
                     apply(&binding(Some("tool-foo"), "bursar-tenant", "Group", "bursar:daemon#7")),
                     apply(&binding(Some("tool-foo"), "bursar-tenant", "ServiceAccount", "default")),
                 ])
                 .collect(),
+        ),
+        row(
+            "creates a binding without Bursar's label, removes this label, or binds the archive's role under another name",
+            vec![
+                apply(&unlabelled(binding(Some("tool-foo"), "bursar-tenant", "Group", "bursar:tool:mallory#1"))),
+                merge(
+                    "/apis/rbac.authorization.k8s.io/v1/namespaces/tool-foo/rolebindings/bursar-view",
+                    &json!({"metadata": {"labels": null}}),
+                ),
+                apply(&unlabelled(archive_binding("tool-asleep", "User", "bursar:daemon"))),
+                apply(&binding(Some("tool-asleep"), "bursar-archive", "User", "bursar:daemon")),
+            ],
         ),
         row(
             "writes, stops or deletes objects in a namespace that is not a tenant's",
@@ -488,11 +502,17 @@ fn rows() -> Vec<Row> {
             ],
         ),
         row(
-            "runs many pods as the webhook, with the priority of system pods",
+            "runs many or large pods as the webhook, with the priority of system pods",
             vec![
                 many(json!({"replicas": 1000})),
                 many(json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1000}}})),
                 many(json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "100%"}}})),
+                // Pods that terminate are not counted.
+                apply(&webhook_deployment(|pod| pod["terminationGracePeriodSeconds"] = json!(31_536_000))),
+                apply(&webhook_deployment(|pod| pod["containers"][0]["resources"]["requests"]["cpu"] = json!("64"))),
+                apply(&webhook_deployment(|pod| {
+                    pod["containers"][0]["resources"]["limits"]["example.org/gpu"] = json!("1");
+                })),
             ],
         ),
         row("gives the webhook's Service an address that is not the webhook's", vec![apply(&service)]),
@@ -532,6 +552,17 @@ fn rows() -> Vec<Row> {
                 apply(&volume(&json!({"claimRef": {"namespace": "foreign", "name": "data"}}))),
                 apply(&volume(&json!({"claimRef": {"namespace": "bursar-selftest", "name": "data"}}))),
                 apply(&volume(&json!({"claimRef": {"namespace": "x-tool-foo", "name": "data"}}))),
+            ],
+        ),
+        row(
+            "creates a volume whose files Kubernetes deletes, or makes an existing volume one",
+            vec![
+                apply(&volume(&json!({"persistentVolumeReclaimPolicy": "Recycle"}))),
+                apply(&volume(&json!({"persistentVolumeReclaimPolicy": "Delete"}))),
+                merge(
+                    "/api/v1/persistentvolumes/bursar-kept",
+                    &json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle"}}),
+                ),
             ],
         ),
         row(
@@ -694,10 +725,14 @@ impl Attacked {
             site.cluster.wait_for_pods(place);
             site.cluster.run(&["create", "-n", place, "-f", "-"], &of_others().to_string());
         }
+        let mut kept = volume(&json!({"persistentVolumeReclaimPolicy": "Retain"}));
+        kept["metadata"]["name"] = json!("bursar-kept");
+        site.must("apply", &kept);
         let mut volume = volume(&json!({}));
         volume["metadata"] = json!({"name": "theirs"});
         site.cluster.run(&["create", "-f", "-"], &volume.to_string());
         site.must("apply", &mark("42"));
+        site.must("apply", &binding(Some("tool-foo"), "view", "ServiceAccount", "default"));
         site.must("apply", &binding(Some("adopted"), "edit", "Group", ALICE));
         site.must("apply", &namespace("bare", json!({"pod-security.kubernetes.io/enforce": "baseline"})));
         let mallory = forged(&site);
@@ -876,6 +911,7 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
         assert!(THREATS.contains(&format!("| {attack} | refused")), "docs/threat-model.md does not list {attack}");
     }
     assert!(THREATS.contains(&format!("| {OTHER_POLICY} | **can**")), "the threat model says so");
+    assert_eq!(attacked.send(&attacked.credentials[0], &tried(&webhook_deployment(|_| ()))), Ok(()));
     let pointed = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
         "metadata": {"name": "bursar-uid-enforce"}, "spec": {"policyName": "theirs", "validationActions": ["Warn"]},
@@ -949,17 +985,48 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
     let again = Arc::clone(&attacked);
     let through = tokio::task::spawn_blocking(move || again.go_through()).await.expect("all attacks are tried");
     assert_eq!(through, BTreeSet::new(), "with the approver");
-    let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
-    assert!(!role.contains("\"approve\"") && !role.contains("/approval"), "{role}");
+    only_an_uninstall_gives_back_the_right_to_approve(&attacked, installing, folder.path()).await;
+}
+
+async fn only_an_uninstall_gives_back_the_right_to_approve(
+    attacked: &Arc<Attacked>,
+    installing: ApproverRequest<'_>,
+    folder: &Path,
+) {
+    let site = &attacked.site;
+    let may_approve = || {
+        let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
+        role.contains("\"approve\"") || role.contains("/approval")
+    };
+    assert!(!may_approve());
 
     // A repeated `init` does not give back the right to approve; an administrator's uninstall does.
-    let again = Arc::clone(&attacked);
-    tokio::task::spawn_blocking(move || again.site.init(LEDGER).expect("init succeeds"))
-        .await
-        .expect("init does not panic");
-    let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
-    assert!(!role.contains("\"approve\"") && !role.contains("/approval"), "{role}");
+    let init = || {
+        let again = Arc::clone(attacked);
+        tokio::task::spawn_blocking(move || again.site.init(LEDGER).expect("init succeeds"))
+    };
+    let report = init().await.expect("init does not panic");
+    assert_eq!(report.approver_outdated, None);
+    assert!(!may_approve());
+    // With a new seal key, the approver still trusts the former one.
+    let key = site.settings.state_dir.join("seal.key");
+    let former = std::fs::read(&key).expect("the seal key is readable");
+    std::fs::remove_file(&key).expect("the seal key can be removed");
+    let report = init().await.expect("init does not panic");
+    assert!(report.seal_key_drawn && report.approver_outdated.is_some(), "{report:?}");
+    std::fs::write(&key, former).expect("the seal key is writable");
+    // A takeover cannot write the files of an approver outside the cluster, and says so.
+    for (ledger, is_outdated) in [("99999999-2222-3333-4444-555555555555", true), (LEDGER, false)] {
+        let (ledger, kubeconfig) = (empty(ledger), site.daemon_kubeconfig());
+        let report = bootstrap::take_over(site.request(&ledger, &kubeconfig)).await;
+        let update = report.unwrap_or_else(|error| panic!("{error:?}")).approver_outdated;
+        assert_eq!(update.is_some_and(|update| update.ends_with("--write FOLDER")), is_outdated);
+    }
+    // `init` does not give back the right either if the approver's ConfigMap is lost.
+    site.cluster.run(&["delete", "configmap", approver::APPROVER, "-n", approver::NAMESPACE], "");
+    let report = init().await.expect("init does not panic");
+    assert!(report.approver_outdated.is_some(), "{report:?}");
+    assert!(!may_approve());
     approver::uninstall(installing).await.unwrap_or_else(|error| panic!("{error:?}"));
-    let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
-    assert!(role.contains("certificatesigningrequests/approval"), "{role}");
+    assert!(may_approve());
 }

@@ -10,7 +10,7 @@ use bursar::ledger::LedgerState;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::json;
 
-use self::site::{LEDGER, Site, binding, namespace, ours, request};
+use self::site::{LEDGER, Site, archive_binding, binding, namespace, ours, request};
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 const GROUP: &str = "bursar:tool:foo#1042";
@@ -136,7 +136,7 @@ fn the_daemon_may_do_everything_that_it_must() {
         ours("v1", "Secret", "pull", place, &json!({})),
         binding(place, "bursar-tenant", "Group", GROUP),
         binding(place, "view", "ServiceAccount", "default"),
-        binding(Some("tool-asleep"), "bursar-archive", "User", "bursar:daemon"),
+        archive_binding("tool-asleep", "User", "bursar:daemon"),
         binding(None, "view", "Group", "bursar:user:alice#7"),
         binding(None, "bursar-impersonate-admin", "Group", "bursar:user:alice#7"),
     ];
@@ -146,6 +146,13 @@ fn the_daemon_may_do_everything_that_it_must() {
     for object in &objects {
         site.must("delete", object);
     }
+    // An order takes over a binding of others, and a repair restores a label that somebody removed.
+    let (name, role) = ("bursar-bursar-tenant", "--clusterrole=bursar-tenant");
+    site.cluster.run(&["create", "rolebinding", name, role, "--user=somebody", "-n", "tool-foo"], "");
+    site.must("apply", &binding(place, "bursar-tenant", "Group", GROUP));
+    site.cluster.run(&["label", "rolebinding", name, "-n", "tool-foo", "app.kubernetes.io/managed-by-"], "");
+    site.must("apply", &binding(place, "bursar-tenant", "Group", GROUP));
+    site.must("delete", &binding(place, "bursar-tenant", "Group", GROUP));
     site.can(&["get", "secrets", "-n", "tool-foo", "--field-selector=metadata.name=pull"]);
     site.can(&["get", "configmap", "bursar-owner", "-n", "bursar"]);
     site.can(&["get", "configmap", "extension-apiserver-authentication", "-n", "kube-system"]);
@@ -275,14 +282,14 @@ fn the_daemon_may_bind_only_groups_of_generations() {
     site.refused("apply", &binding(None, "bursar-tenant", "Group", GROUP), POLICY);
     site.refused("apply", &binding(None, "bursar-archive", "User", "bursar:daemon"), POLICY);
     // The archive role is bound only while a tenant is suspended, and only to the daemon.
-    site.refused("apply", &binding(place, "bursar-archive", "User", "bursar:daemon"), POLICY);
-    site.refused("apply", &binding(Some("tool-asleep"), "bursar-archive", "Group", GROUP), POLICY);
+    site.refused("apply", &archive_binding("tool-foo", "User", "bursar:daemon"), POLICY);
+    site.refused("apply", &archive_binding("tool-asleep", "Group", GROUP), POLICY);
 }
 
 #[test]
 fn the_daemon_may_list_a_suspended_tenant_but_run_nothing_in_it() {
     let site = Site::shared();
-    let archive = binding(Some("tool-read"), "bursar-archive", "User", "bursar:daemon");
+    let archive = archive_binding("tool-read", "User", "bursar:daemon");
     site.must("apply", &archive);
     wait_for("the binding gives the right", DEADLINE, || {
         site.daemon(&["get", "secrets", "-n", "tool-read"], "").status.success().then_some(())

@@ -304,6 +304,13 @@ pub fn binding(namespace: Option<&str>, role: &str, kind: &str, subject: &str) -
     ours("rbac.authorization.k8s.io/v1", what, &format!("bursar-{role}"), namespace, &rest)
 }
 
+/// Returns the binding of the role by which an archive reads a suspended namespace.
+pub fn archive_binding(namespace: &str, kind: &str, subject: &str) -> Value {
+    let mut binding = binding(Some(namespace), "bursar-archive", kind, subject);
+    binding["metadata"]["name"] = json!("bursar:archive");
+    binding
+}
+
 /// Returns a request for a client certificate of tool foo.
 pub fn request(name: &str, signer: &str) -> Value {
     use base64::Engine as _;

@@ -39,20 +39,6 @@ pub fn approver_rules(policy: &Policy, cluster: &ClusterName, owned: Owned<'_>) 
     }
 }
 
-/// Returns the classes whose present settings the rules `known` of an approver do not cover: new classes, and classes
-/// that differ in anything but a shorter lifetime.
-#[must_use]
-pub fn unknown_classes(policy: &Policy, cluster: &ClusterName, known: &ApproverRules) -> BTreeSet<String> {
-    let is_known = |name: &String, class: &ApprovedClass| {
-        known.classes.get(name).is_some_and(|known| {
-            let lifetime = class.lifetime.min(known.lifetime);
-            ApprovedClass { lifetime, ..class.clone() } == ApprovedClass { lifetime, ..known.clone() }
-                && class.lifetime <= known.lifetime
-        })
-    };
-    classes(policy, cluster).into_iter().filter(|(name, class)| !is_known(name, class)).map(|(name, _)| name).collect()
-}
-
 fn classes(policy: &Policy, cluster: &ClusterName) -> BTreeMap<String, ApprovedClass> {
     let classes = policy.classes.values().filter(|class| class.clusters.contains(cluster));
     classes.filter_map(|class| Some((class.name.clone(), approved_class(class)?))).collect()
@@ -94,20 +80,32 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_asks_for_more_is_unknown_and_one_that_asks_for_less_is_not() {
+    fn rules_lack_a_class_that_asks_for_more_and_cover_one_that_asks_for_less() {
         let known = rules(&policy());
-        assert!(unknown_classes(&policy(), &prod(), &known).is_empty());
+        assert!(known.lacks(&rules(&policy())).is_empty());
         let with = |lifetime: Duration| {
             let mut policy = policy();
             let class = policy.classes.get_mut("tool").expect("the policy has class tool");
             class.credential.as_mut().expect("there is a credential").kind = CredentialKind::Certificate { lifetime };
-            policy
+            rules(&policy)
         };
-        let longer = with(Duration::from_hours(1000 * 24));
-        assert_eq!(unknown_classes(&longer, &prod(), &known), BTreeSet::from(["tool".to_owned()]));
-        assert!(unknown_classes(&with(Duration::from_hours(1)), &prod(), &known).is_empty());
+        assert_eq!(known.lacks(&with(Duration::from_hours(1000 * 24))), ["class tool"]);
+        assert!(known.lacks(&with(Duration::from_hours(1))).is_empty());
         let mut fewer = known.clone();
         fewer.classes.remove("tool");
-        assert_eq!(unknown_classes(&policy(), &prod(), &fewer), BTreeSet::from(["tool".to_owned()]));
+        assert_eq!(fewer.lacks(&known), ["class tool"]);
+    }
+
+    #[test]
+    fn rules_lack_another_ledger_another_key_and_other_administrators() {
+        let known = rules(&policy());
+        let another = |change: fn(&mut ApproverRules)| {
+            let mut wanted = known.clone();
+            change(&mut wanted);
+            known.lacks(&wanted)
+        };
+        assert_eq!(another(|wanted| wanted.ledger.push('0')), ["the id of the ledger"]);
+        assert_eq!(another(|wanted| wanted.seal = vec![BASE64.encode([8; 32])]), ["the key of the seals"]);
+        assert_eq!(another(|wanted| wanted.administrators.clear()), ["the listed administrators"]);
     }
 }

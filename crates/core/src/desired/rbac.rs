@@ -26,7 +26,7 @@ pub const ARCHIVE_ROLE: &str = "bursar-archive";
 
 /// The name of the binding of [`ARCHIVE_ROLE`]. The names of the bindings of classes begin with `bursar-`, so none of
 /// them has this name.
-const ARCHIVE_BINDING: &str = "bursar:archive";
+pub const ARCHIVE_BINDING: &str = "bursar:archive";
 
 /// Returns the key of the binding of [`ARCHIVE_ROLE`] to the daemon, which exists only while an archive is made.
 #[must_use]

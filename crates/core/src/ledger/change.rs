@@ -231,8 +231,6 @@ impl LedgerState {
                 self.ledger_id = id;
                 // The new id is in no mark yet.
                 self.cluster_marks.clear();
-                // The rights of the former daemon are bound to the former id, so its certificates no longer matter.
-                self.unknown_certificates.clear();
             }
             Change::Learned(at) => self.learned_at = Some(at),
             Change::LastGeneration(generation) => self.last_generation = generation,

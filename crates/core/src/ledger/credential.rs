@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{LedgerState, Lifecycle};
 use crate::identity::{AccountId, ClusterName, HostName};
 use crate::packed_text::DigestText;
+use crate::policy::DAEMON_USER;
 
 /// A certificate or token that was issued and delivered. Its key is not stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +39,24 @@ pub struct UnknownCertificate {
     /// When it was first seen.
     pub since: Timestamp,
     pub not_after: Timestamp,
+}
+
+impl UnknownCertificate {
+    /// Returns the text of a certificate. A request's name contains no comma, so the last `, good until` ends `subject`.
+    #[must_use]
+    pub fn text(subject: &str, not_after: Timestamp, request: &str, fingerprint: &str) -> String {
+        format!("{subject}, good until {not_after:.0} (request {request}, X509SHA256={fingerprint})")
+    }
+
+    /// Whether the certificate is that of a daemon with another ledger. Its only rights were bound to a group that names
+    /// this ledger, so a takeover has ended them. Every other certificate has the rights of its name until it expires.
+    fn is_of_a_former_daemon(&self, ledger_id: &str) -> bool {
+        let subject = self.text.rsplit_once(", good until ").map(|(subject, _)| subject);
+        let of_daemon = format!("CN={DAEMON_USER}, O={DAEMON_USER}#");
+        subject
+            .and_then(|subject| subject.strip_prefix(&of_daemon))
+            .is_some_and(|ledger| ledger != ledger_id && !ledger.contains(','))
+    }
 }
 
 /// The key of a credential. An account has one credential in each cluster or, if hosts have credentials of their own,
@@ -147,6 +166,16 @@ impl LedgerState {
         self.deliveries.range(CredentialKey::first_of(account)..).take_while(move |(key, _)| key.account == *account)
     }
 
+    /// Returns the unknown certificates that may still give rights.
+    pub fn valid_unknown_certificates(
+        &self,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (&ClusterName, &UnknownCertificate)> {
+        let valid = self.unknown_certificates.iter();
+        let valid = valid.filter(move |(_, it)| it.not_after > now && !it.is_of_a_former_daemon(&self.ledger_id));
+        valid.map(|((cluster, _), unknown)| (cluster, unknown))
+    }
+
     /// Returns the valid certificates and tokens (view `expiring_certificates`). Those of a suspended account or of an
     /// older generation are already invalid, and are not renewed.
     fn good(&self) -> impl Iterator<Item = &Certificate> {
@@ -157,5 +186,37 @@ impl LedgerState {
             })
         });
         good.map(|(_, certificate)| certificate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::change::Change;
+
+    #[test]
+    fn a_takeover_ends_only_unknown_certificates_of_the_former_daemon() {
+        let mut ledger = LedgerState { ledger_id: "former".to_owned(), ..LedgerState::default() };
+        let subjects = [
+            "CN=bursar:daemon, O=bursar:daemon#former",
+            "CN=bursar:daemon, O=bursar:daemon#former, O=kubeadm:cluster-admins",
+            "CN=bursar:daemon, O=bursar:daemon#former, good until 2026-01-01T00:00:00Z (request x, O=system:nodes",
+            "CN=mallory, O=bursar:daemon#former",
+            "CN=system:kube-controller-manager",
+        ];
+        let now = Timestamp::UNIX_EPOCH;
+        let not_after = now + jiff::SignedDuration::from_hours(24);
+        let recorded = subjects.iter().enumerate().map(|(number, subject)| {
+            let text = UnknownCertificate::text(subject, not_after, "csr-1", "00ff");
+            let unknown = UnknownCertificate { text, since: now, not_after };
+            Change::UnknownCertificate(ClusterName("prod".into()), number.to_string(), unknown)
+        });
+        ledger.apply_all(&recorded.collect::<Vec<_>>());
+        assert_eq!(ledger.valid_unknown_certificates(now).count(), subjects.len());
+        ledger.apply_all(&[Change::LedgerId("another".to_owned())]);
+        let left: Vec<&str> = ledger.valid_unknown_certificates(now).map(|(_, it)| it.text.as_str()).collect();
+        assert_eq!(left.len(), subjects.len() - 1, "{left:?}");
+        assert!(left.iter().zip(&subjects[1..]).all(|(text, subject)| text.starts_with(subject)), "{left:?}");
+        assert_eq!(ledger.valid_unknown_certificates(not_after).count(), 0);
     }
 }

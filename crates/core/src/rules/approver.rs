@@ -51,6 +51,13 @@ pub struct ApprovedClass {
     pub has_cluster_roles: bool,
 }
 
+impl ApprovedClass {
+    /// Whether `wanted` differs from this class in nothing but a shorter lifetime.
+    fn covers(&self, wanted: &Self) -> bool {
+        wanted.lifetime <= self.lifetime && Self { lifetime: self.lifetime, ..wanted.clone() } == *self
+    }
+}
+
 /// Why a text is not a valid [`ApproverRules`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApproverRulesError {
@@ -108,6 +115,21 @@ impl ApproverRules {
         let keys: Option<Vec<[u8; 32]>> =
             self.seal.iter().map(|key| BASE64.decode(key).ok()?.try_into().ok()).collect();
         keys.filter(|keys| !keys.is_empty())
+    }
+
+    /// Returns what an approver with these rules does not know of `wanted`, as texts for administrators: the certificates
+    /// concerned wait, or seals of a former key are still trusted. Empty if the rules cover everything.
+    #[must_use]
+    pub fn lacks(&self, wanted: &Self) -> Vec<String> {
+        let differs = [
+            (self.ledger != wanted.ledger, "the id of the ledger"),
+            (self.seal != wanted.seal, "the key of the seals"),
+            (self.administrators != wanted.administrators, "the listed administrators"),
+        ];
+        let differs = differs.into_iter().filter(|(differs, _)| *differs).map(|(_, what)| what.to_owned());
+        let is_covered = |name: &String, class| self.classes.get(name).is_some_and(|known| known.covers(class));
+        let classes = wanted.classes.iter().filter(|(name, class)| !is_covered(name, class));
+        differs.chain(classes.map(|(name, _)| format!("class {name}"))).collect()
     }
 
     /// Returns the group of the daemon's certificates.

@@ -12,12 +12,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bursar_watch::listing_again;
 use futures::StreamExt as _;
 use http::Request;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt as _, watcher::watcher};
 use kube::{Api, Client};
 use parking_lot::{Mutex, RwLock};
 use serde_json::json;
@@ -134,7 +134,8 @@ fn start(files: &ApproverFiles, approver: &Arc<Approver>) -> [AbortHandle; 2] {
 /// Follows the requests of the signer, and judges pending ones again.
 async fn follow(approver: Arc<Approver>, client: Client) {
     let config = watcher::Config::default().fields(&format!("spec.signerName={SIGNER}"));
-    let mut events = std::pin::pin!(watcher(Api::<CertificateSigningRequest>::all(client), config).default_backoff());
+    // After an error, a new list shows that the watch works again, even if there is no request.
+    let mut events = std::pin::pin!(listing_again(Api::<CertificateSigningRequest>::all(client), config));
     let mut again = tokio::time::interval(JUDGED_AGAIN);
     let mut listed: Vec<String> = Vec::new();
     let changed = Arc::new(Notify::new());

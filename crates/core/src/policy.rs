@@ -221,12 +221,15 @@ impl Class {
     /// Checks that an administrator may give an account of the class an exception from `rule`.
     ///
     /// # Errors
-    /// If the exception would let pods run as other accounts, returns the reason as text.
+    /// If the exception would let pods run as other accounts or mount their homes, returns the reason as text.
     pub fn excepts(&self, rule: ExceptedRule) -> Result<(), &'static str> {
         let uid = &self.admission.uid;
         match rule {
             ExceptedRule::Images if uid.mode != Mode::Off && !uid.strict_groups => {
                 Err("its class has strict_groups = false, and an image of others could add any group to its pods")
+            }
+            ExceptedRule::Volumes if self.workspace().is_some_and(|workspace| workspace.uid_range.is_some()) => {
+                Err("its class has uid_range, and a member's home could be mounted in its pods")
             }
             ExceptedRule::Images | ExceptedRule::Hosts | ExceptedRule::Volumes | ExceptedRule::Lifetime => Ok(()),
         }

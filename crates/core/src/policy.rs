@@ -218,6 +218,15 @@ impl Class {
         (self.namespace.is_none() && self.adopts().is_none() && !self.roles.is_empty()) || !self.impersonate.is_empty()
     }
 
+    /// Returns the ClusterRoles that the class binds in its namespaces.
+    pub fn roles_in_namespaces(&self) -> impl Iterator<Item = &String> {
+        let binds = self.namespace.is_some() || self.adopts().is_some();
+        let own = [&self.roles, &self.service_account_roles].into_iter().filter(move |_| binds).flatten();
+        own.chain(
+            self.workspace().into_iter().flat_map(|workspace| workspace.members.iter().chain(&workspace.managers)),
+        )
+    }
+
     /// Checks that an administrator may give an account of the class an exception from `rule`.
     ///
     /// # Errors

@@ -14,11 +14,16 @@ use crate::identity::ClusterName;
 use crate::policy::Policy;
 
 /// Kinds that need no rule: outside their namespace they have no effect, or only an effect that the rules for pods
-/// check.
-const WITHIN: [(&str, &str); 17] = [
+/// check. A role that is bound in a namespace gives no right to write kinds without a namespace.
+const WITHIN: [(&str, &str); 22] = [
     ("", "configmaps"),
     ("", "secrets"),
     ("", "serviceaccounts"),
+    ("", "resourcequotas"),
+    ("", "limitranges"),
+    ("", "persistentvolumes"),
+    ("rbac.authorization.k8s.io", "rolebindings"),
+    ("rbac.authorization.k8s.io", "clusterrolebindings"),
     ("", "events"),
     ("events.k8s.io", "events"),
     ("", "podtemplates"),
@@ -36,6 +41,8 @@ const WITHIN: [(&str, &str); 17] = [
 ];
 /// Kubernetes' role `edit` names this API group, although no supported version of Kubernetes serves it.
 const NOT_SERVED: &str = "extensions";
+/// A policy of a tenant adds to those of Bursar.
+const NETWORK_POLICIES: &str = "networkpolicies.networking.k8s.io";
 const WRITES: [&str; 4] = ["create", "update", "patch", "*"];
 
 pub(super) async fn kinds(policy: &Policy, cluster: &ClusterName, client: &Client, init: &str) -> Option<Finding> {
@@ -48,12 +55,17 @@ pub(super) async fn kinds(policy: &Policy, cluster: &ClusterName, client: &Clien
         }
     }
     (!found.is_empty()).then(|| {
+        let opened = if found.contains(NETWORK_POLICIES) {
+            "; because network policies add up, a tenant can allow what the network of the class forbids"
+        } else {
+            ""
+        };
         let names: Vec<String> = found.into_iter().collect();
         Finding::good(
             subject,
             format!(
                 "tenants may write {}, which no rule checks; if a field of one of them names a host, add the field to \
-                 admission.hosts.fields",
+                 admission.hosts.fields{opened}",
                 names.join(", ")
             ),
         )
@@ -115,7 +127,8 @@ mod tests {
         let rules = [
             rule("", &["pods", "pods/exec", "services", "configmaps", "persistentvolumeclaims"], &["create"]),
             rule("apps", &["deployments", "deployments/scale", "statefulsets"], &["*"]),
-            rule("networking.k8s.io", &["ingresses", "ingresses/status"], &["patch"]),
+            rule("networking.k8s.io", &["ingresses", "ingresses/status", "networkpolicies"], &["patch"]),
+            rule("", &["resourcequotas", "namespaces"], &["*"]),
             rule("gateway.networking.k8s.io", &["gateways", "httproutes", "tcproutes"], &["create", "get"]),
             rule("cert-manager.io", &["certificates"], &["get", "list"]),
             rule("example.org", &["*"], &["*"]),
@@ -125,7 +138,13 @@ mod tests {
         let named: Vec<String> = unseen(&rules, &seen).into_iter().collect();
         assert_eq!(
             named,
-            ["*.example.org", "endpoints", "ingresses/status.networking.k8s.io", "tcproutes.gateway.networking.k8s.io"]
+            [
+                "*.example.org",
+                "endpoints",
+                "ingresses/status.networking.k8s.io",
+                "networkpolicies.networking.k8s.io",
+                "tcproutes.gateway.networking.k8s.io"
+            ]
         );
     }
 }

@@ -89,7 +89,7 @@ fn seen(policy: &Policy, cluster: &ClusterName) -> BTreeSet<(String, String)> {
 }
 
 /// Returns the kinds that `rules` allow to write and that are not in `seen`, such as
-/// `tcproutes.gateway.networking.k8s.io`.
+/// `widgets.example.org`.
 fn unseen(rules: &[PolicyRule], seen: &BTreeSet<(String, String)>) -> BTreeSet<String> {
     let writes = |rule: &&PolicyRule| rule.verbs.iter().any(|verb| WRITES.contains(&verb.as_str()));
     let mut unseen = BTreeSet::new();
@@ -129,7 +129,7 @@ mod tests {
             rule("apps", &["deployments", "deployments/scale", "statefulsets"], &["*"]),
             rule("networking.k8s.io", &["ingresses", "ingresses/status", "networkpolicies"], &["patch"]),
             rule("", &["resourcequotas", "namespaces"], &["*"]),
-            rule("gateway.networking.k8s.io", &["gateways", "httproutes", "tcproutes"], &["create", "get"]),
+            rule("gateway.networking.k8s.io", &["gateways", "httproutes", "tcproutes", "xroutes"], &["create", "get"]),
             rule("cert-manager.io", &["certificates"], &["get", "list"]),
             rule("example.org", &["*"], &["*"]),
             rule("", &["endpoints"], &["update"]),
@@ -143,7 +143,7 @@ mod tests {
                 "endpoints",
                 "ingresses/status.networking.k8s.io",
                 "networkpolicies.networking.k8s.io",
-                "tcproutes.gateway.networking.k8s.io"
+                "xroutes.gateway.networking.k8s.io"
             ]
         );
     }

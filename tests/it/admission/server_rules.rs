@@ -23,6 +23,8 @@ pub const TOOL: &str = "tool-foo";
 /// A namespace of a class with an autoscaler in its manifests.
 const TRIAL: &str = "trial-try";
 pub const SHOP: &str = "shop-ann";
+/// A host of [`SHOP`].
+const OWN: Option<&str> = Some("ann.shop.example.org");
 
 pub fn object(api_version: &str, kind: &str, namespace: &str, spec: Value) -> Value {
     let mut object =
@@ -121,6 +123,11 @@ fn gateway(namespace: &str, class: &str, host: Option<&str>) -> Value {
     object("gateway.networking.k8s.io/v1", "Gateway", namespace, spec)
 }
 
+/// Returns a route that names no host itself.
+fn route(kind: &str) -> Value {
+    object("gateway.networking.k8s.io/v1", kind, SHOP, json!({"parentRefs": [{"name": "web"}]}))
+}
+
 fn widget(spec: Value) -> Value {
     object("example.org/v1", "Widget", SHOP, spec)
 }
@@ -160,6 +167,11 @@ fn attacks() -> Vec<(Value, &'static str)> {
             annotated(service(SHOP, json!({})), "dns.example.org/internal-hostname", "*.shop.example.org"),
             "a host of somebody else",
         ),
+        (annotated(gateway(SHOP, "internal", OWN), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
+        (annotated(route("TCPRoute"), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
+        (annotated(route("UDPRoute"), HOSTNAME, "*"), "a host of somebody else"),
+        (annotated(widget(json!({})), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
+        (annotated(mesh_gateway("ann.shop.example.org"), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
         (ingress(Some("traefik")), "ingress class \"traefik\""),
         (ingress(None), "ingress class \"\""),
         (annotated(ingress(None), OLD_INGRESS_CLASS, "traefik"), "ingress class \"traefik\""),
@@ -230,8 +242,12 @@ fn ordinary() -> Vec<Value> {
         service(SHOP, json!({"type": "NodePort"})),
         annotated(service(SHOP, json!({})), HOSTNAME, "ann.shop.example.org,a.ann.shop.example.org"),
         ingress(Some("nginx")),
-        gateway(SHOP, "internal", Some("ann.shop.example.org")),
+        gateway(SHOP, "internal", OWN),
         gateway(SHOP, "internal", Some("*.ann.shop.example.org")),
+        annotated(gateway(SHOP, "internal", OWN), HOSTNAME, "a.ann.shop.example.org"),
+        annotated(route("TCPRoute"), HOSTNAME, "ann.shop.example.org"),
+        annotated(widget(json!({})), HOSTNAME, "ann.shop.example.org"),
+        annotated(widget(json!({})), "example.org/note", "bob.shop.example.org"),
         // Class `tool` has no list of gateway classes or hosts.
         gateway(TOOL, "external", Some("anything.example.org")),
         widget(json!({"hosts": ["ann.shop.example.org"]})),
@@ -299,6 +315,8 @@ pub fn prepare(site: &Site) -> Meddler {
         runtime("gvisor"),
         runtime("kata"),
         kind("gateway.networking.k8s.io", "Gateway"),
+        kind("gateway.networking.k8s.io", "TCPRoute"),
+        kind("gateway.networking.k8s.io", "UDPRoute"),
         kind("example.org", "Widget"),
         kind("networking.istio.io", "Gateway"),
     ];

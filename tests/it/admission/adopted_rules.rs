@@ -68,6 +68,10 @@ fn http_route(hosts: &[&str]) -> Value {
     object("gateway.networking.k8s.io/v1", "HTTPRoute", LAB, json!({"hostnames": hosts}))
 }
 
+fn tls_route(hosts: &[&str]) -> Value {
+    object("gateway.networking.k8s.io/v1", "TLSRoute", LAB, json!({"hostnames": hosts}))
+}
+
 fn service(spec: Value) -> Value {
     let mut whole = json!({"ports": [{"port": 80}]});
     whole
@@ -133,6 +137,8 @@ fn attacks() -> Vec<(Value, &'static str)> {
         (http_route(&[OWN, "*"]), "has a hostname that is not yours, or none"),
         (http_route(&[]), "has a hostname that is not yours, or none"),
         (annotated(http_route(&[OWN]), "example.org/x", "y"), "has annotation example.org/x"),
+        (tls_route(&["bob.lab.example.org"]), "has a hostname that is not yours, or none"),
+        (tls_route(&[]), "has a hostname that is not yours, or none"),
         (widget("bob.lab.example.org"), "spec.hosts[]"),
         (annotated(service(json!({})), HOSTNAME, "bob.lab.example.org"), "a host of somebody else"),
         (service(json!({"type": "NodePort"})), "would be of type NodePort"),
@@ -176,6 +182,7 @@ fn ordinary() -> Vec<Value> {
         annotated(ingress(Some(OWN), json!({})), "cert-manager.io/issuer", "site"),
         annotated(ingress(Some(OWN), json!({})), "kubectl.kubernetes.io/last-applied-configuration", "{}"),
         http_route(&[OWN]),
+        tls_route(&[OWN]),
         widget(OWN),
         service(json!({})),
         annotated(service(json!({})), HOSTNAME, OWN),
@@ -210,7 +217,8 @@ fn ordinary() -> Vec<Value> {
 fn prepare(site: &Site) -> Meddler {
     let meddler = super::server_rules::prepare(site);
     let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-    let items = [namespace(LAB), namespace(FOREIGN), route("HTTPRoute"), kind("example.org", "Widget")];
+    let [http, tls] = ["HTTPRoute", "TLSRoute"].map(route);
+    let items = [namespace(LAB), namespace(FOREIGN), http, tls, kind("example.org", "Widget")];
     site.cluster.run(&["apply", "-f", "-"], &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
     site.cluster.run(&["label", "namespace", LAB, LABEL, "--overwrite"], "");
     site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=240s"], "");

@@ -580,6 +580,33 @@ fn controllers_scale_only_objects_that_an_autoscaler_of_the_class_names() {
 }
 
 #[test]
+fn claims_that_controllers_make_from_templates_have_an_allowed_storage_class() {
+    let site = Site::shared();
+    let _meddler = prepare(&site);
+    let template = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "gold",
+        "resources": {"requests": {"storage": "1Gi"}}});
+    let mut set = pods(SHOP, json!({})).swap_remove(3);
+    set["metadata"]["name"] = json!("templated");
+    set["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": template}]);
+    let volume = json!({"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": template}}});
+    let mut pod = pods(SHOP, json!({"volumes": [volume]})).swap_remove(0);
+    pod["metadata"]["name"] = json!("ephemeral");
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [set, pod]});
+    site.cluster.run(&["create", "-f", "-"], &list.to_string());
+    for name in ["templated", "ephemeral"] {
+        wait_for("an event shows the refusal", DEADLINE, || {
+            let path = "jsonpath={.items[*].message}";
+            let field = format!("--field-selector=involvedObject.name={name}");
+            let events = site.cluster.run(&["get", "events", "-n", SHOP, &field, "-o", path], "");
+            events.contains("would have storage class \"gold\"").then_some(())
+        });
+    }
+    assert_eq!(site.cluster.run(&["get", "pvc", "-n", SHOP, "-o", "name"], ""), "");
+    site.cluster.run(&["delete", "statefulset/templated", "-n", SHOP, "--cascade=foreground"], "");
+    site.delete("pod", "ephemeral", SHOP);
+}
+
+#[test]
 fn violations_older_than_a_rule_may_stay_but_not_get_worse() {
     let site = Site::shared();
     let meddler = Meddler::new(&site);

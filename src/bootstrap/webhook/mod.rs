@@ -35,7 +35,7 @@ use serde_json::{Value, json};
 
 pub use self::absent::{Absent, absent};
 pub(super) use self::authority::OUTSIDE as WEBHOOK_LIFETIME;
-pub use self::install::{expected, fixed, install, manifests, uninstall};
+pub use self::install::{audits_rules, expected, fixed, install, manifests, uninstall};
 pub use self::keep::{Kept, keep};
 pub(super) use self::manifests::identity;
 pub use self::outside::{Outside, write_outside};

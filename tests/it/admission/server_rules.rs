@@ -693,6 +693,10 @@ fn rules_that_are_newer_than_the_ledger_only_audit() {
     // The daemon's confinement is unchanged, and no change is reported as missing.
     let chosen = site.bursar(&["--json", "doctor"]);
     assert!(!out(&chosen).contains("from an older configuration"), "{}", out(&chosen));
+    // The rules stay if the webhook is uninstalled.
+    site.uninstall(&[]);
+    let findings = webhook();
+    assert!(named(&findings), "{findings:?}");
     older("0");
     wait_for("the rules are enforced", DEADLINE, || meddler.create(&balancer).err());
 }

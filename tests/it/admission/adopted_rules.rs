@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::sender::route;
 use super::server_rules::{HOSTNAME, Meddler, OLD_STORAGE_CLASS, annotated, kind, object, pods};
-use super::site::{Site, said};
+use super::site::{Site, out, said};
 
 const LAB: &str = "lab-ann";
 /// A namespace without the label that the class selects.
@@ -352,6 +352,29 @@ fn violations_older_than_the_label_may_stay_but_not_get_worse() {
         site.cluster
             .run(&["patch", kind, "old", "-n", place, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#], "");
     }
+    site.cluster.run(&["delete", "namespace", place, "--wait=false"], "");
+}
+
+#[test]
+fn the_audit_finds_violations_in_adopted_namespaces() {
+    let site = Site::shared();
+    prepare(&site);
+    let place = "lab-audited";
+    site.cluster.run(&["create", "namespace", place], "");
+    let mut open = service(json!({"type": "NodePort"}));
+    open["metadata"] = json!({"name": "open", "namespace": place});
+    site.cluster.run(&["create", "-f", "-"], &open.to_string());
+    site.cluster.run(&["label", "namespace", place, LABEL], "");
+    let admin = site.cluster.admin_kubeconfig.to_str().expect("the path is UTF-8");
+    let audited = site.bursar(&["--json", "webhook", "audit", "--cluster", "test", "--admin-kubeconfig", admin]);
+    let audited: Value = serde_json::from_str(&out(&audited)).unwrap_or_else(|_| panic!("{}", said(&audited)));
+    let found = audited["found"].as_array().expect("the findings are a list");
+    let found: Vec<&Value> = found.iter().filter(|found| found["namespace"] == place).collect();
+    let [one] = &*found else { panic!("{found:?}") };
+    assert_eq!(
+        [&one["class"], &one["object"], &one["rule"], &one["mode"]],
+        ["profile", "services/open", "services", "enforce"]
+    );
     site.cluster.run(&["delete", "namespace", place, "--wait=false"], "");
 }
 

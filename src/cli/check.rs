@@ -157,12 +157,12 @@ fn long_grace(class: &Class) -> Option<String> {
     })
 }
 
-/// Warns about a class that lets people write network policies in adopted namespaces. Policies add up, so a policy of
-/// theirs opens the namespace although Bursar's own policies stay.
+/// Warns about a class that lets people or pods write network policies. Policies add up, so a policy of theirs opens the
+/// namespace although Bursar's own policies stay.
 fn opened(class: &Class) -> Option<String> {
     let dangerous = |role: &&String| !["bursar-tenant", "view"].contains(&role.as_str());
-    let role = class.roles.iter().chain(&class.service_account_roles).find(dangerous)?;
-    (class.adopts().is_some() && class.network != "open").then(|| {
+    let role = class.roles_in_namespaces().find(dangerous)?;
+    (class.network != "open").then(|| {
         format!(
             "class.{}.network: if role {role} lets people write NetworkPolicies, as edit does, they can allow what {:?} \
              forbids, because policies add up; use the role bursar-tenant instead",
@@ -212,7 +212,7 @@ fn of_anybody(class: &Class) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::testing::{policy, profile};
+    use crate::plan::testing::{course, policy, profile, workspace_of};
     use crate::policy::From;
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_warning_names_a_role_that_may_write_network_policies() {
         let mut policy = policy();
-        policy.classes.insert("profile".to_owned(), crate::plan::testing::profile());
+        policy.classes.insert("profile".to_owned(), profile());
         let mut said = |network: &str, role: &str| {
             let class = policy.classes.get_mut("profile").expect("the policy has this class");
             (class.network, class.roles) = (network.to_owned(), vec![role.to_owned()]);
@@ -261,6 +261,20 @@ mod tests {
         };
         assert_eq!((said("isolated", "bursar-tenant"), said("open", "edit")), (String::new(), String::new()));
         assert!(said("isolated", "edit").starts_with("class.profile.network: if role edit lets people write"));
+        assert_eq!(said("isolated", "view"), "");
+
+        let tool = policy.classes.get_mut("tool").expect("the policy has this class");
+        tool.service_account_roles = vec!["edit".to_owned()];
+        let mut workspaces = course();
+        workspaces.network = "isolated".to_owned();
+        workspace_of(&mut workspaces).managers = vec!["admin".to_owned()];
+        policy.classes.insert("course".to_owned(), workspaces);
+        let said = warnings(&policy);
+        assert!(
+            matches!(&*said, [course, tool] if course.starts_with("class.course.network: if role admin lets")
+                && tool.starts_with("class.tool.network: if role edit lets")),
+            "{said:?}"
+        );
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use bursar_directory::source::{ServerUrl, SourceKind};
+use bursar_directory::ldap;
+use bursar_directory::source::{LdapConfig, ServerUrl, SourceKind};
 
 use super::Settings;
 use crate::policy::{Class, NetworkProfile, NfsVolume, Policy, Target};
@@ -71,22 +72,56 @@ fn with_pods(policy: &Policy) -> impl Iterator<Item = &Class> {
     policy.classes.values().filter(|class| class.namespace.is_some() || class.adopts().is_some())
 }
 
+/// Where a server is.
+enum Place {
+    Host(String),
+    /// A URL that names SRV records.
+    Service(Box<LdapConfig>),
+}
+
+impl Place {
+    /// Returns the place of a URL of `config`.
+    fn of(url: &ServerUrl, text: &str, config: &LdapConfig) -> Self {
+        if !url.is_service() {
+            return Self::Host(url.host.clone());
+        }
+        let (ca_pem, dns) = (config.ca_pem.clone(), config.dns);
+        Self::Service(Box::new(LdapConfig { ca_pem, dns, ..LdapConfig::new(vec![text.to_owned()]) }))
+    }
+
+    /// Returns the addresses of the server, and the ports that SRV records name.
+    fn resolved(&self) -> (BTreeSet<IpAddr>, BTreeSet<u16>) {
+        let addresses = |host: &str| {
+            let found = (host, 0).to_socket_addrs().into_iter().flatten();
+            found.map(|address| address.ip().to_canonical()).collect::<Vec<_>>()
+        };
+        match self {
+            Self::Host(host) => (addresses(host).into_iter().collect(), BTreeSet::new()),
+            Self::Service(config) => {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                let servers = runtime.map(|runtime| runtime.block_on(ldap::servers(config))).unwrap_or_default();
+                let ports = servers.iter().map(|server| server.port).collect();
+                (servers.iter().flat_map(|server| addresses(&server.host)).collect(), ports)
+            }
+        }
+    }
+}
+
 fn targets(settings: &Settings, names: Names) -> Vec<Target> {
-    let mut servers: Vec<(String, String, BTreeSet<u16>)> = Vec::new();
+    let mut servers: Vec<(String, Place, BTreeSet<u16>)> = Vec::new();
     for (server, more) in nfs(&settings.policy) {
-        servers.push((format!("nfs.server {server}"), server, NFS_PORTS.into_iter().chain(more).collect()));
+        let ports = NFS_PORTS.into_iter().chain(more).collect();
+        servers.push((format!("nfs.server {server}"), Place::Host(server), ports));
     }
     for (source, _) in &settings.sources {
         let name = format!("source.{}", source.name);
         match &source.kind {
             SourceKind::Ldap(ldap) => {
-                let urls = ldap.urls.iter().filter_map(|text| ServerUrl::parse(text));
+                let urls = ldap.urls.iter().filter_map(|text| Some((text, ServerUrl::parse(text)?)));
                 // A URL of a local socket is left out: it leads to a server on this host.
-                servers.extend(urls.filter(|url| url.socket.is_none()).map(|url| {
+                servers.extend(urls.filter(|(_, url)| url.socket.is_none()).map(|(text, url)| {
                     let ports = LDAP_PORTS.into_iter().chain([url.port]).collect();
-                    // In Active Directory, the domain of an SRV record has the addresses of the controllers.
-                    let host = if url.is_service() { after_service(&url.host) } else { url.host.clone() };
-                    (format!("{name} ({})", url.host), host, ports)
+                    (format!("{name} ({})", url.host), Place::of(&url, text, ldap), ports)
                 }));
             }
             SourceKind::Keycloak(realm) => {
@@ -95,19 +130,23 @@ fn targets(settings: &Settings, names: Names) -> Vec<Target> {
                 {
                     let host = host.trim_matches(['[', ']']).to_owned();
                     let ports = url.port_or_known_default().into_iter().collect();
-                    servers.push((format!("{name} ({host})"), host, ports));
+                    servers.push((format!("{name} ({host})"), Place::Host(host), ports));
                 }
             }
             SourceKind::Ldif(_) => {}
         }
     }
-    let hosts: Vec<String> = servers.iter().map(|(_, host, _)| host.clone()).collect();
-    let addresses = match names {
-        Names::Resolved => resolved(&hosts),
-        Names::AsWritten => {
-            let literal = |host: &String| host.parse().ok().map(|address: IpAddr| address.to_canonical());
-            hosts.iter().map(|host| literal(host).into_iter().collect()).collect()
-        }
+    let literal = |place: &Place| match place {
+        Place::Host(host) => host.parse().ok().map(|address: IpAddr| address.to_canonical()),
+        Place::Service(_) => None,
+    };
+    let namespaces: Vec<Option<String>> = servers.iter().map(|(_, place, _)| of_service(place)).collect();
+    let servers: Vec<(String, BTreeSet<IpAddr>, BTreeSet<u16>)> = match names {
+        Names::Resolved => resolved(servers),
+        Names::AsWritten => servers
+            .into_iter()
+            .map(|(name, place, ports)| (name, literal(&place).into_iter().collect(), ports))
+            .collect(),
     };
     let own = own_addresses();
     // A server with a loopback address runs on this host, so pods would reach it at any address of this host.
@@ -115,10 +154,10 @@ fn targets(settings: &Settings, names: Names) -> Vec<Target> {
         let (here, others): (BTreeSet<_>, BTreeSet<_>) = addresses.into_iter().partition(IpAddr::is_loopback);
         if here.is_empty() { others } else { others.union(&own).copied().collect() }
     };
-    let servers = servers.into_iter().zip(addresses).map(|((name, host, ports), addresses)| Target {
+    let servers = servers.into_iter().zip(namespaces).map(|((name, addresses, ports), namespace)| Target {
         name,
         addresses: seen_by_pods(addresses),
-        namespace: of_service(&host),
+        namespace,
         ports,
     });
     let here =
@@ -146,38 +185,35 @@ fn nfs(policy: &Policy) -> BTreeSet<(String, BTreeSet<u16>)> {
     servers
 }
 
-/// Returns the domain of a service name: `example.org` for `_ldap._tcp.example.org`.
-fn after_service(host: &str) -> String {
-    host.split('.').skip_while(|label| label.starts_with('_')).collect::<Vec<_>>().join(".")
-}
-
 /// Returns the namespace of a name such as `NAME.NAMESPACE.svc` or `POD.NAME.NAMESPACE.svc.cluster.local`.
-fn of_service(host: &str) -> Option<String> {
+fn of_service(place: &Place) -> Option<String> {
+    let Place::Host(host) = place else { return None };
     let labels: Vec<&str> = host.trim_end_matches('.').split('.').collect();
     let at = labels.iter().position(|label| *label == "svc").filter(|at| *at >= 2)?;
     Some(labels[at - 1].to_owned())
 }
 
-/// Returns the addresses of each host, in the order of the hosts; none if a host does not resolve in time.
+/// Returns the servers with their addresses, and with the ports of SRV records; without addresses if a server is not
+/// found in time.
 #[expect(clippy::disallowed_methods, reason = "waits for the resolver, with a deadline")]
-fn resolved(hosts: &[String]) -> Vec<BTreeSet<IpAddr>> {
+fn resolved(servers: Vec<(String, Place, BTreeSet<u16>)>) -> Vec<(String, BTreeSet<IpAddr>, BTreeSet<u16>)> {
     let (sender, answers) = mpsc::channel();
-    for (index, host) in hosts.iter().enumerate() {
-        let (sender, host) = (sender.clone(), host.clone());
+    let mut all = Vec::new();
+    for (index, (name, place, ports)) in servers.into_iter().enumerate() {
+        let sender = sender.clone();
         // The resolver of the C library cannot be interrupted, so a thread that is late keeps running.
         let _ = std::thread::Builder::new().name("resolve".to_owned()).spawn(move || {
-            let found = (host.as_str(), 0).to_socket_addrs();
-            let addresses = found.into_iter().flatten().map(|address| address.ip().to_canonical());
-            let _ = sender.send((index, addresses.collect()));
+            let _ = sender.send((index, place.resolved()));
         });
+        all.push((name, BTreeSet::new(), ports));
     }
     drop(sender);
-    let mut addresses = vec![BTreeSet::new(); hosts.len()];
     let begun = Instant::now();
-    while let Ok((index, found)) = answers.recv_timeout(RESOLVED_WITHIN.saturating_sub(begun.elapsed())) {
-        addresses[index] = found;
+    while let Ok((index, (addresses, ports))) = answers.recv_timeout(RESOLVED_WITHIN.saturating_sub(begun.elapsed())) {
+        all[index].1 = addresses;
+        all[index].2.extend(ports);
     }
-    addresses
+    all
 }
 
 /// Returns the addresses of this host that a pod could reach. They are read from files, because the daemon may not open
@@ -217,10 +253,10 @@ mod tests {
 
     #[test]
     fn a_service_of_the_cluster_names_its_namespace() {
+        let of_service = |host: &str| super::of_service(&Place::Host(host.to_owned()));
         assert_eq!(of_service("nfs.storage.svc").as_deref(), Some("storage"));
         assert_eq!(of_service("nfs-0.nfs.storage.svc.cluster.local.").as_deref(), Some("storage"));
         assert!(of_service("svc.example.org").is_none() && of_service("nfs.example.org").is_none());
-        assert_eq!(after_service("_ldap._tcp.example.org"), "example.org");
     }
 
     #[test]
@@ -237,8 +273,38 @@ mod tests {
 
     #[test]
     fn a_host_that_does_not_resolve_has_no_address() {
-        let found = resolved(&["192.0.2.7".to_owned(), "no.such.host.invalid".to_owned()]);
-        assert_eq!(found[0], BTreeSet::from([IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7))]));
-        assert!(found[1].is_empty());
+        let server = |host: &str| (host.to_owned(), Place::Host(host.to_owned()), BTreeSet::new());
+        let found = resolved(vec![server("192.0.2.7"), server("no.such.host.invalid")]);
+        assert_eq!(found[0].1, BTreeSet::from([IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7))]));
+        assert!(found[1].1.is_empty());
+    }
+
+    /// A nameserver that answers one question: port 1389 of 192.0.2.9 has the service.
+    fn nameserver() -> std::net::SocketAddr {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("the system has a free port");
+        let address = socket.local_addr().expect("the socket has an address");
+        std::thread::spawn(move || {
+            let mut question = [0; 512];
+            let (length, client) = socket.recv_from(&mut question).expect("a question arrives");
+            // The question without its OPT record, one answer, and its target. An address is a valid name here.
+            let mut answer = question[..length - 11].to_vec();
+            answer[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
+            answer.extend([0xc0, 12, 0, 33, 0, 1, 0, 0, 0, 60, 0, 17, 0, 10, 0, 5, 5, 0x6d]);
+            answer.extend(b"\x03192\x010\x012\x019\0");
+            socket.send_to(&answer, client).expect("the answer is sent");
+        });
+        address
+    }
+
+    #[test]
+    fn a_server_behind_srv_records_has_the_addresses_and_ports_of_their_targets() {
+        let text = "ldap://_ldap._tcp.dc._msdcs.example.org";
+        let url = ServerUrl::parse(text).expect("the URL is valid");
+        // Without `ca`, a target outside the zone would not be used.
+        let config = LdapConfig { dns: Some(nameserver()), ca_pem: Some(String::new()), ..LdapConfig::new(Vec::new()) };
+        let found = resolved(vec![(text.to_owned(), Place::of(&url, text, &config), BTreeSet::from([389]))]);
+        let [(_, addresses, ports)] = &*found else { panic!("{found:?}") };
+        assert_eq!(*addresses, BTreeSet::from([IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9))]));
+        assert_eq!(*ports, BTreeSet::from([389, 1389]));
     }
 }

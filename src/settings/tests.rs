@@ -997,6 +997,10 @@ fn workspaces_have_own_uids_only_with_a_range() {
             "class.course.admission.volumes.allow: csi:nfs.csi.k8s.io may mount any server",
         ),
         (allowed("cephfs"), "class.course.admission.volumes.allow: cephfs may mount any server"),
+        (
+            format!("{person}{ranged}admission = {{ volumes = \"audit\" }}\n"),
+            "class.course.admission.volumes: mode \"audit\" lets a workspace with a uid of its own mount homes of class person",
+        ),
     ] {
         let errors = errors(&text);
         assert!(errors.iter().any(|error| error.starts_with(&format!("bursar.toml: {key}"))), "{errors:?}");

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::table::Table;
 use crate::identity::{AccountKind, ID_MAX, UID_MIN, Uid};
 use crate::policy::{Class, UidRange, VolumeKind};
-use crate::rules::AllowedVolume;
+use crate::rules::{AllowedVolume, Mode};
 
 const EXAMPLE: &str = "[70000, 79999]";
 
@@ -46,9 +46,18 @@ pub(super) fn one_identity(root: &Table<'_>, classes: &[Class]) {
             .filter(|other| other.from.account_kind() == Some(AccountKind::User))
             .flat_map(homes)
             .collect();
-        // No rule checks which server and path such a volume mounts.
-        for volume in class.admission.volumes.allow.iter().filter(|allowed| allowed.is_judged_by_name_only()) {
-            if let Some(home) = homes.first() {
+        if let Some(home) = homes.first() {
+            let volumes = &class.admission.volumes;
+            if volumes.mode != Mode::Enforce {
+                let why = format!(
+                    "mode {:?} lets a workspace with a uid of its own mount homes of class {}; set \"enforce\"",
+                    volumes.mode.as_str(),
+                    home.class
+                );
+                table.section("admission").wrong("volumes", why);
+            }
+            // No rule checks which server and path such a volume mounts.
+            for volume in volumes.allow.iter().filter(|allowed| allowed.is_judged_by_name_only()) {
                 let why = format!(
                     "{volume} may mount any server and path, even a home of class {}, which must not be mounted in a \
                      workspace with a uid of its own; give the class a volume instead (volumes)",

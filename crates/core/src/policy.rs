@@ -218,15 +218,27 @@ impl Class {
         (self.namespace.is_none() && self.adopts().is_none() && !self.roles.is_empty()) || !self.impersonate.is_empty()
     }
 
+    /// Returns the ClusterRoles that the class binds in its namespaces.
+    pub fn roles_in_namespaces(&self) -> impl Iterator<Item = &String> {
+        let binds = self.namespace.is_some() || self.adopts().is_some();
+        let own = [&self.roles, &self.service_account_roles].into_iter().filter(move |_| binds).flatten();
+        own.chain(
+            self.workspace().into_iter().flat_map(|workspace| workspace.members.iter().chain(&workspace.managers)),
+        )
+    }
+
     /// Checks that an administrator may give an account of the class an exception from `rule`.
     ///
     /// # Errors
-    /// If the exception would let pods run as other accounts, returns the reason as text.
+    /// If the exception would let pods run as other accounts or mount their homes, returns the reason as text.
     pub fn excepts(&self, rule: ExceptedRule) -> Result<(), &'static str> {
         let uid = &self.admission.uid;
         match rule {
             ExceptedRule::Images if uid.mode != Mode::Off && !uid.strict_groups => {
                 Err("its class has strict_groups = false, and an image of others could add any group to its pods")
+            }
+            ExceptedRule::Volumes if self.workspace().is_some_and(|workspace| workspace.uid_range.is_some()) => {
+                Err("its class has uid_range, and a member's home could be mounted in its pods")
             }
             ExceptedRule::Images | ExceptedRule::Hosts | ExceptedRule::Volumes | ExceptedRule::Lifetime => Ok(()),
         }

@@ -1,4 +1,5 @@
-//! Judges the existing objects in tenants' namespaces and reports the rules that they break. Writes nothing.
+//! Judges the existing objects in namespaces of tenants and in adopted ones, and reports the rules that they break.
+//! Writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,15 +10,17 @@ use serde_json::{Value, json};
 use super::super::{AccessError, answered};
 use super::WebhookRequest;
 use crate::admission::Resolved;
-use crate::admission::existing::{Broken, JudgedKind, KINDS, NOT_JUDGED, by_server, by_webhook};
+use crate::admission::existing::{Broken, GRACE, JudgedKind, KINDS, NOT_JUDGED, TOKENS, by_server, by_webhook};
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{CLASS, identity_of};
 use crate::desired::former_classes;
-use crate::desired::server_rules::unchosen;
+use crate::desired::server_rules::{adopting, unchosen};
 use crate::errors::chain;
 use crate::execute::request::{ApiServer, Ask};
 use crate::execute::workloads::selects;
 use crate::identity::NamespaceName;
+use crate::inventory::adopted::wanted;
+use crate::observed::adopted_watch;
 use crate::rules::Mode;
 use crate::rules::server::ServerRules;
 use crate::telemetry::SharedMetrics;
@@ -25,9 +28,9 @@ use crate::telemetry::SharedMetrics;
 /// A rule that an object breaks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BrokenRule {
-    /// For example `tool:foo`; empty if the namespace has no valid seal.
+    /// For example `tool:foo`; empty if the namespace has no valid seal, or is adopted.
     pub account: String,
-    /// The class that the namespace's label names.
+    /// The class that the namespace's label names, or that adopts the namespace.
     pub class: String,
     pub namespace: String,
     /// For example `pods/web`.
@@ -42,7 +45,7 @@ pub struct BrokenRule {
 /// The result of an audit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Audit {
-    /// Number of tenants' namespaces.
+    /// Number of namespaces: those of tenants, and adopted ones.
     pub namespaces: u64,
     /// Number of judged objects.
     pub objects: u64,
@@ -98,7 +101,8 @@ pub async fn audit(
     listed.await.map_err(|source| AccessError::Unlisted { what: "namespaces", source })?;
     let unchosen = unchosen(request.ledger.older_than_rules);
     let (former, unknown) = (former_classes(request.ledger, request.policy, request.cluster), ServerRules::default());
-    let (namespaces, not_judged) = (tenants.len() as u64, NOT_JUDGED.to_vec());
+    let adopted = adopted(client, request).await?;
+    let (namespaces, not_judged) = ((tenants.len() + adopted.len()) as u64, NOT_JUDGED.to_vec());
     let mut audit = Audit { namespaces, not_judged, off: off(request, unchosen), ..Audit::default() };
     let mut deployments: HashMap<String, Value> = HashMap::new();
     for kind in KINDS {
@@ -116,7 +120,10 @@ pub async fn audit(
         let (mut objects, mut found) = (0, Vec::new());
         let listed = server.pages(&path, "", Ask::Get, |object| {
             let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-            let Some(tenant) = tenants.get(namespace) else { return };
+            let (tenant, adopting) = (tenants.get(namespace), adopted.get(namespace));
+            if tenant.is_none() && adopting.is_none() {
+                return;
+            }
             objects += 1;
             // The template of a Deployment was judged with the Deployment, so its ReplicaSets are skipped. Pods are
             // judged themselves.
@@ -128,16 +135,30 @@ pub async fn audit(
                 let selector = &object["spec"]["selector"];
                 deployments.insert(uid, json!({"metadata": {"namespace": namespace}, "spec": {"selector": selector}}));
             }
+            let name = format!("{}/{}", kind.resource, object["metadata"]["name"].as_str().unwrap_or_default());
+            for (class, server) in adopting.into_iter().flatten() {
+                let broken = by_server(server, Mode::Off, kind, &object).into_iter();
+                // These two policies apply only in tenants' namespaces.
+                let broken = broken.filter(|broken| ![GRACE, TOKENS].contains(&broken.rule));
+                found.extend(broken.map(|broken| BrokenRule {
+                    account: String::new(),
+                    class: (*class).to_owned(),
+                    namespace: namespace.to_owned(),
+                    object: name.clone(),
+                    excepted: false,
+                    broken,
+                }));
+            }
+            let Some(tenant) = tenant else { return };
             let mut broken = by_webhook(&rules, &tenant.resolved, kind, &object);
             let class = request.policy.classes.get(&tenant.class).or_else(|| former.get(&tenant.class).copied());
             let server = class.map_or(&unknown, |class| &class.admission.server);
             broken.extend(by_server(server, unchosen, kind, &object));
-            let object = format!("{}/{}", kind.resource, object["metadata"]["name"].as_str().unwrap_or_default());
             found.extend(broken.into_iter().map(|broken| BrokenRule {
                 account: tenant.account.clone(),
                 class: tenant.class.clone(),
                 namespace: namespace.to_owned(),
-                object: object.clone(),
+                object: name.clone(),
                 excepted: tenant.exceptions.iter().any(|rule| rule.as_str() == broken.rule),
                 broken,
             }));
@@ -156,6 +177,23 @@ pub async fn audit(
         key(one).cmp(&key(other))
     });
     Ok(audit)
+}
+
+/// The classes that adopt a namespace, by namespace, each with its name and the rules that the API server evaluates.
+async fn adopted<'p>(
+    client: &Client,
+    request: WebhookRequest<'p>,
+) -> Result<BTreeMap<String, Vec<(&'p str, &'p ServerRules)>>, AccessError> {
+    let WebhookRequest { policy, cluster, .. } = request;
+    let found = answered("namespaces", adopted_watch::listed(client, &wanted(policy, cluster))).await?;
+    let theirs = found.into_iter().filter(|(_, one)| !one.ours).map(|(name, one)| {
+        let selects = |selector: &str| one.selectors.contains(selector);
+        let classes = adopting(policy, cluster)
+            .filter(|(class, _)| class.adopts().is_some_and(|adopts| selects(adopts.selector.as_str())))
+            .map(|(class, admission)| (class.name.as_str(), &admission.server));
+        (name.to_string(), classes.collect())
+    });
+    Ok(theirs.collect())
 }
 
 /// Whether a `ReplicaSet` belongs to a Deployment, which scales it. Tenants can write `ownerReferences`, so the

@@ -42,10 +42,10 @@ const WORKLOADS: [(&str, &[&str]); 3] = [
 pub(super) const ROUTES: [(&str, &[&str]); 2] =
     [("networking.k8s.io", &["ingresses"]), ("gateway.networking.k8s.io", &["httproutes", "grpcroutes", "tlsroutes"])];
 
-/// API group and resources that the webhook's rules judge in tenants' namespaces.
+/// API group and resources of everything that the webhook's rules judge, whatever label an object has.
 pub(super) fn looked_at() -> Vec<(&'static str, &'static [&'static str])> {
     let pods: (&str, &[&str]) = ("", &["pods", "pods/ephemeralcontainers", "pods/resize", "persistentvolumeclaims"]);
-    WORKLOADS.into_iter().chain(ROUTES).chain([pods]).collect()
+    WORKLOADS.into_iter().chain(ROUTES).chain([pods, ("", &["namespaces"])]).collect()
 }
 
 /// The input of the configurations.

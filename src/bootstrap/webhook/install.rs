@@ -182,6 +182,20 @@ pub(super) async fn keep_backstop(client: &Client, request: WebhookRequest<'_>) 
     Ok(())
 }
 
+/// Whether the API server evaluates the rules that only audit. Their binding stays if the webhook is uninstalled without
+/// the backstop.
+///
+/// # Errors
+/// A request fails.
+pub async fn audits_rules(client: &Client) -> Result<bool, AccessError> {
+    let (kind, [_, _, name]) = ("ValidatingAdmissionPolicyBinding", server_rules::POLICIES);
+    let Some(api) = api(client, GROUP, kind, None).await? else { return Ok(false) };
+    // The daemon may list each binding by its name.
+    let named = ListParams::default().fields(&format!("metadata.name={name}"));
+    let found = answered(&format!("{kind} {name}"), api.list(&named)).await?;
+    Ok(!found.items.is_empty())
+}
+
 /// Removes the webhook and, if `with_backstop` is set, the bindings of the backstop. Only an administrator may do this.
 ///
 /// # Errors

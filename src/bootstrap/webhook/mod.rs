@@ -35,7 +35,7 @@ use serde_json::{Value, json};
 
 pub use self::absent::{Absent, absent};
 pub(super) use self::authority::OUTSIDE as WEBHOOK_LIFETIME;
-pub use self::install::{expected, fixed, install, manifests, uninstall};
+pub use self::install::{audits_rules, expected, fixed, install, manifests, uninstall};
 pub use self::keep::{Kept, keep};
 pub(super) use self::manifests::identity;
 pub use self::outside::{Outside, write_outside};
@@ -181,9 +181,7 @@ pub(super) fn managed_objects() -> Vec<(String, String)> {
 #[must_use]
 pub fn looked_at() -> Vec<(String, String)> {
     let all = configurations::looked_at().into_iter().chain(server_rules::LOOKED_AT);
-    let each =
-        all.flat_map(|(group, resources)| resources.iter().map(move |one| (group.to_owned(), (*one).to_owned())));
-    each.chain(managed_objects()).collect()
+    all.flat_map(|(group, resources)| resources.iter().map(move |one| (group.to_owned(), (*one).to_owned()))).collect()
 }
 
 /// Returns the installed webhook; `None` if there is none.

@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use super::review::is_denied;
 use super::server_rules;
 use super::{AccessError, WEBHOOK, WebhookRequest, found, if_outdated, wait_for};
+use crate::admission::image::NO_IMAGES;
 use crate::bootstrap::answered;
-use crate::contract::{self, CLASS, Identity, SELFTEST, TenantState};
+use crate::contract::{self, CLASS, Identity, LIFETIME, SELFTEST, TenantState};
 use crate::desired::quota::{DEFAULTS, traps};
 use crate::desired::server_rules::unchosen;
 use crate::errors::chain;
@@ -62,7 +63,7 @@ pub async fn selftest(client: &Client, request: WebhookRequest<'_>) -> Result<Ve
         let unchosen = unchosen(request.ledger.older_than_rules);
         // The API server sees the class through a watch, so the first request may need a few seconds.
         let mut patience = POLICIES_HEAR_WITHIN;
-        for (what, path, object) in refused_by_server(&known.admission.server, unchosen, &plain(rules)) {
+        for (what, path, object) in refused_by_server(&known.admission.server, unchosen, rules) {
             let answer = wait_for(patience, async || Ok(must_refuse(client, path, &object).await)).await?;
             patience = Duration::ZERO;
             tried.push(Tried { class: class.clone(), what, must_be_refused: true, wrong: answer.err(), remedy: None });
@@ -123,20 +124,27 @@ pub(super) async fn seal_with(client: &Client, manifest: &Value) -> Result<(), A
 }
 
 async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Vec<Tried>, AccessError> {
-    let plain = || plain(rules);
+    let plain = plain(rules);
+    let is_closed = allows_no_image(rules);
     // Repeated until the webhook has seen the seal.
     let ready = wait_for(HEARD_WITHIN, async || {
-        Ok(match create(client, &plain()).await {
+        Ok(match create_pod(client, &pod(rules, &plain)).await {
+            Ok(_) if is_closed => Err("it was let through".to_owned()),
             Ok(pod) => expected(&pod, rules).map_or(Ok(()), Err),
+            Err(why) if is_closed && is_denied(&why) && why.contains(NO_IMAGES) => Ok(()),
             Err(why) => Err(why),
         })
     });
     let tried =
         |what, must_be_refused, wrong| Tried { class: class.to_owned(), what, must_be_refused, wrong, remedy: None };
+    if is_closed {
+        // A pod with another fault would be refused because of its image, which proves nothing about another rule.
+        return Ok(vec![tried("a pod with any image", true, ready.await?.err())]);
+    }
     let mut all = vec![tried("a plain pod", false, ready.await?.err())];
-    for (what, mode, spec) in refused(&plain()) {
+    for (what, mode, spec) in refused(&plain) {
         if mode(rules) == Mode::Enforce {
-            let wrong = match create(client, &spec).await {
+            let wrong = match create_pod(client, &pod(rules, &spec)).await {
                 Ok(_) => Some("it was let through".to_owned()),
                 // The refusal must come from the webhook: the backstop refuses some of these too, and would hide a
                 // broken webhook.
@@ -175,15 +183,37 @@ fn plain(rules: &ClassRules) -> Value {
     json!({"containers": [{"name": "selftest", "image": image_for(rules)}]})
 }
 
+/// A pod with this spec, and with a lifetime if the class requires one.
+fn pod(rules: &ClassRules, spec: &Value) -> Value {
+    const HOUR: u64 = 3600;
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "selftest"}, "spec": spec});
+    if rules.lifetimes.required {
+        let seconds = rules.lifetimes.max.unwrap_or(HOUR).min(HOUR);
+        pod["metadata"]["annotations"] = json!({LIFETIME: format!("{seconds}s")});
+    }
+    pod
+}
+
+/// Whether the class refuses every pod because of its image.
+fn allows_no_image(rules: &ClassRules) -> bool {
+    rules.images.mode == Mode::Enforce && rules.images.allow.is_empty()
+}
+
 /// Objects that each break one of the rules that the API server enforces, each with its description and its resource.
-fn refused_by_server(server: &ServerRules, unchosen: Mode, plain: &Value) -> Vec<(&'static str, &'static str, Value)> {
+/// If the class refuses every pod, there are no pods among them.
+fn refused_by_server(
+    server: &ServerRules,
+    unchosen: Mode,
+    rules: &ClassRules,
+) -> Vec<(&'static str, &'static str, Value)> {
     let enforces = |rule: &ServerRule, allowed: &str| {
         rule.mode.unwrap_or(unchosen) == Mode::Enforce && !rule.allow.contains(allowed)
     };
+    let runs = !allows_no_image(rules);
     let pod = |key: &str, value: Value| {
-        let mut spec = plain.clone();
+        let mut spec = plain(rules);
         spec[key] = value;
-        json!({"apiVersion": "v1", "kind": "Pod", "spec": spec})
+        pod(rules, &spec)
     };
     let ports = json!({"sysctls": [{"name": PORTS, "value": "0"}]});
     let balancer = json!({"type": "LoadBalancer", "ports": [{"port": 80}]});
@@ -193,8 +223,13 @@ fn refused_by_server(server: &ServerRules, unchosen: Mode, plain: &Value) -> Vec
     let service = json!({"apiVersion": "v1", "kind": "Service", "spec": balancer});
     let tried = [
         (enforces(&server.services, "LoadBalancer"), "a load balancer", "services", service),
-        (enforces(&server.scheduling, "nodeName"), "a pod that names its node", "pods", pod("nodeName", json!("n"))),
-        (enforces(&server.sysctls, PORTS), "a pod that opens low ports", "pods", pod("securityContext", ports)),
+        (
+            runs && enforces(&server.scheduling, "nodeName"),
+            "a pod that names its node",
+            "pods",
+            pod("nodeName", json!("n")),
+        ),
+        (runs && enforces(&server.sysctls, PORTS), "a pod that opens low ports", "pods", pod("securityContext", ports)),
         (enforces(&server.ingress, "ingress *"), "an ingress of another class", "ingresses", ingress),
     ];
     tried.into_iter().filter(|tried| tried.0).map(|(_, what, plural, object)| (what, plural, object)).collect()
@@ -203,7 +238,7 @@ fn refused_by_server(server: &ServerRules, unchosen: Mode, plain: &Value) -> Vec
 /// Sends an object that the policies of the rules must refuse.
 async fn must_refuse(client: &Client, plural: &str, object: &Value) -> Result<(), String> {
     let mut object = object.clone();
-    object["metadata"] = json!({"name": "selftest"});
+    object["metadata"]["name"] = json!("selftest");
     let version = object["apiVersion"].as_str().unwrap_or_default();
     let root = if version.contains('/') { "apis" } else { "api" };
     let uri = format!("/{root}/{version}/namespaces/{SELFTEST}/{plural}?dryRun=All");
@@ -318,4 +353,40 @@ pub(super) async fn create_pod(client: &Client, pod: &Value) -> Result<Pod, Stri
         },
         other => other.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Rules;
+
+    fn tool() -> ClassRules {
+        let text = include_bytes!("../../../tests/data/admission/rules.json");
+        Rules::parse(text).expect("the rules are valid").classes.remove("tool").expect("the rules have this class")
+    }
+
+    #[test]
+    fn pods_have_a_lifetime_if_the_class_requires_one() {
+        let mut rules = tool();
+        assert!(pod(&rules, &plain(&rules))["metadata"]["annotations"].is_null());
+        rules.lifetimes.required = true;
+        for (max, text) in [(None, "3600s"), (Some(604_800), "3600s"), (Some(60), "60s")] {
+            rules.lifetimes.max = max;
+            let tried = refused_by_server(&ServerRules::default(), Mode::Enforce, &rules);
+            let pods = tried.iter().map(|(_, _, object)| object).filter(|object| object["kind"] == "Pod");
+            let pods: Vec<&Value> = pods.collect();
+            assert_eq!(pods.len(), 2);
+            assert!(pods.iter().all(|pod| pod["metadata"]["annotations"][LIFETIME] == text), "{pods:?}");
+        }
+    }
+
+    #[test]
+    fn a_class_that_allows_no_image_is_not_tested_with_pods() {
+        let mut rules = tool();
+        assert!(!allows_no_image(&rules));
+        rules.images.allow.clear();
+        let tried = refused_by_server(&ServerRules::default(), Mode::Enforce, &rules);
+        let what: Vec<&str> = tried.iter().map(|(what, ..)| *what).collect();
+        assert_eq!(what, ["a load balancer"]);
+    }
 }

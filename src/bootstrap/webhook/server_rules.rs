@@ -34,10 +34,11 @@ pub(super) const LOOKED_AT: [(&str, &[&str]); 5] = [
     ("apps", &["deployments", "replicasets", "statefulsets", "daemonsets"]),
     ("batch", &["jobs", "cronjobs"]),
     ("networking.k8s.io", &["ingresses"]),
-    ("gateway.networking.k8s.io", &["gateways"]),
+    ("gateway.networking.k8s.io", &["gateways", "tcproutes", "udproutes"]),
 ];
 /// Resources without pods. The empty text stands for the kinds of `hosts.fields`.
-const WITHOUT_PODS: &str = "['', 'services', 'persistentvolumeclaims', 'ingresses', 'gateways']";
+const WITHOUT_PODS: &str =
+    "['', 'services', 'persistentvolumeclaims', 'ingresses', 'gateways', 'tcproutes', 'udproutes']";
 
 /// Stands in place of a rule's words, if a class does not have the rule in a mode. The words of a rule are the list of
 /// what the class allows.
@@ -133,13 +134,17 @@ fn policy(mode: Mode, given: &Given) -> Value {
 }
 
 pub(super) fn resource_rules(fields: &BTreeSet<HostField>) -> Vec<Value> {
-    let kinds: BTreeSet<(&str, &str)> = fields.iter().map(|field| (&*field.group, &*field.plural)).collect();
-    let kinds = kinds.into_iter().map(|(group, plural)| resource_rule(group, &[plural]));
+    let kinds = kinds_of(fields).into_iter().map(|(group, plural)| resource_rule(group, &[plural]));
     LOOKED_AT.iter().map(|(group, resources)| resource_rule(group, resources)).chain(kinds).collect()
 }
 
+/// API group and plural of the kinds that have one of the fields.
+fn kinds_of(fields: &BTreeSet<HostField>) -> BTreeSet<(&str, &str)> {
+    fields.iter().map(|field| (&*field.group, &*field.plural)).collect()
+}
+
 pub(super) fn validations(fields: &BTreeSet<HostField>) -> Vec<Value> {
-    [services(), scheduling(), sysctls(), classes(), fields.iter().map(host_field).collect()].concat()
+    [services(fields), scheduling(), sysctls(), classes(), fields.iter().map(host_field).collect()].concat()
 }
 
 /// Returns `data` as a CEL map. Quotes and backslashes are removed, so that no text can end its literal. The names that
@@ -294,7 +299,7 @@ pub(super) fn own_host(host: &str) -> String {
     )
 }
 
-fn services() -> Vec<Value> {
+fn services(fields: &BTreeSet<HostField>) -> Vec<Value> {
     let is = "variables.resource == 'services'";
     let kind = |object: &str| format!("{object}.spec.?type.orValue('ClusterIP')");
     let (new, old) = (kind("object"), kind("oldObject"));
@@ -310,7 +315,8 @@ fn services() -> Vec<Value> {
         "'externalIPs' in variables.services || (variables.updates && {new_addresses} == {old_addresses}) || \
          {new_addresses}.all(a, variables.updates && a in {old_addresses})"
     );
-    // DNS controllers (external-dns) serve the hosts in such annotations of Services and pods.
+    // DNS controllers (external-dns) serve the hosts in such annotations of Services, pods, Gateways, routes and the kinds
+    // of other controllers. The rule on annotations of ingresses and of routes with hostnames is stricter.
     let annotations = "object.metadata.?annotations.orValue({})";
     let wrong = format!(
         "{annotations}.filter(k, k.matches('(^|[^a-z])hostnames?$') && !(variables.updates && \
@@ -318,7 +324,12 @@ fn services() -> Vec<Value> {
          !{annotations}[k].split(',').all(h, {}))",
         own_host("h.trim()")
     );
-    let in_annotations = format!("variables.resource in ['services', 'pods'] && !('{NO_RULE}' in variables.patterns)");
+    let of_fields = kinds_of(fields).into_iter().map(|(group, plural)| format!(" || {}", is_kind(group, plural)));
+    let in_annotations = format!(
+        "(variables.resource in ['services', 'pods', 'gateways', 'tcproutes', 'udproutes']{}) && \
+         !('{NO_RULE}' in variables.patterns)",
+        of_fields.collect::<String>()
+    );
     vec![
         rule(("services", is), &kinds, &format!("'would be of type ' + {new}"), ("remove spec.type", "services")),
         rule(
@@ -389,6 +400,13 @@ fn scheduling() -> Vec<Value> {
             ("remove it from the tolerations of the pod, unless its runtime class or an admission plugin adds it", key),
         ),
     ]
+}
+
+/// CEL that is true for an object of this kind, and false for its subresources.
+fn is_kind(group: &str, plural: &str) -> String {
+    format!(
+        "(request.resource.group == '{group}' && request.resource.resource == '{plural}' && !has(request.subResource))"
+    )
 }
 
 fn sysctls() -> Vec<Value> {
@@ -525,10 +543,7 @@ pub(super) fn allowed_storage(words: &str) -> String {
 /// top-level field that contains it, the validation succeeds.
 fn host_field(field: &HostField) -> Value {
     let HostField { group, plural, path, optional } = field;
-    let applies = format!(
-        "request.resource.group == '{group}' && request.resource.resource == '{plural}' && !has(request.subResource) && \
-         '{field}' in variables.fields"
-    );
+    let applies = format!("{} && '{field}' in variables.fields", is_kind(group, plural));
     let first = path.first().map(|step| step.name.as_str()).unwrap_or_default();
     let is_same = format!("variables.updates && object[?'{first}'] == oldObject[?'{first}']");
     let path_text = field.to_string();
@@ -584,7 +599,8 @@ mod tests {
     fn a_kind_of_the_same_name_in_another_group_is_only_judged_by_its_hosts() {
         let resource = resource();
         assert!(resource.contains("(request.resource.group == 'gateway.networking.k8s.io' && "), "{resource}");
-        assert!(resource.ends_with(" in ['gateways'])) ? request.resource.resource : ''"), "{resource}");
+        let ending = " in ['gateways', 'tcproutes', 'udproutes'])) ? request.resource.resource : ''";
+        assert!(resource.ends_with(ending), "{resource}");
         let field =
             HostField::parse("gateways.networking.istio.io", "spec.servers[].hosts[]").expect("the text names a field");
         let given = Given { host_fields: BTreeSet::from([field]), ..Given::default() };
@@ -595,7 +611,9 @@ mod tests {
                 expression.contains("request.resource.resource") && !expression.contains("'scale'")
             };
             let of_hosts: Vec<&Value> = validations.iter().filter(by_name).collect();
-            assert!(matches!(&*of_hosts, [one] if one["expression"].to_string().contains("networking.istio.io")));
+            let is_meant = |rule: &&&Value| rule["expression"].to_string().contains("networking.istio.io");
+            // One rule is about hosts in annotations, and the other about hosts in the field.
+            assert_eq!((of_hosts.iter().filter(is_meant).count(), of_hosts.len()), (2, 2));
         }
     }
 

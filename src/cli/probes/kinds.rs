@@ -1,6 +1,6 @@
 //! Finds kinds that the roles of tenants may write and that no admission rule checks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::Client;
@@ -8,17 +8,22 @@ use kube::Client;
 use super::Finding;
 use crate::bootstrap::role_rules;
 use crate::bootstrap::webhook::looked_at;
-use crate::desired::server_rules::{classes, host_fields};
 use crate::errors::chain;
 use crate::identity::ClusterName;
-use crate::policy::Policy;
+use crate::policy::{Class, Policy};
+use crate::rules::Mode;
 
 /// Kinds that need no rule: outside their namespace they have no effect, or only an effect that the rules for pods
-/// check.
-const WITHIN: [(&str, &str); 17] = [
+/// check. A role that is bound in a namespace gives no right to write kinds without a namespace.
+const WITHIN: [(&str, &str); 22] = [
     ("", "configmaps"),
     ("", "secrets"),
     ("", "serviceaccounts"),
+    ("", "resourcequotas"),
+    ("", "limitranges"),
+    ("", "persistentvolumes"),
+    ("rbac.authorization.k8s.io", "rolebindings"),
+    ("rbac.authorization.k8s.io", "clusterrolebindings"),
     ("", "events"),
     ("events.k8s.io", "events"),
     ("", "podtemplates"),
@@ -36,48 +41,76 @@ const WITHIN: [(&str, &str); 17] = [
 ];
 /// Kubernetes' role `edit` names this API group, although no supported version of Kubernetes serves it.
 const NOT_SERVED: &str = "extensions";
+/// A policy of a tenant adds to those of Bursar.
+const NETWORK_POLICIES: &str = "networkpolicies.networking.k8s.io";
+const GATEWAYS: (&str, &str) = ("gateway.networking.k8s.io", "gateways");
 const WRITES: [&str; 4] = ["create", "update", "patch", "*"];
 
-pub(super) async fn kinds(policy: &Policy, cluster: &ClusterName, client: &Client, init: &str) -> Option<Finding> {
+pub(super) async fn kinds(policy: &Policy, cluster: &ClusterName, client: &Client, init: &str) -> Vec<Finding> {
     let subject = format!("cluster {cluster}, kinds of tenants");
-    let mut found = BTreeSet::new();
-    for role in roles(policy, cluster) {
+    let classes: Vec<&Class> = policy.classes.values().filter(|class| class.clusters.contains(cluster)).collect();
+    let roles: BTreeSet<&String> = classes.iter().flat_map(|class| class.roles_in_namespaces()).collect();
+    let mut rules = BTreeMap::new();
+    for role in roles {
         match role_rules(client, role).await {
-            Ok(rules) => found.extend(unseen(&rules, &seen(policy, cluster))),
-            Err(error) => return Some(Finding::bad(subject, chain(&error), init)),
+            Ok(of_role) => drop(rules.insert(role.as_str(), of_role)),
+            Err(error) => return vec![Finding::bad(subject, chain(&error), init)],
         }
     }
-    (!found.is_empty()).then(|| {
-        let names: Vec<String> = found.into_iter().collect();
-        Finding::good(
-            subject,
-            format!(
-                "tenants may write {}, which no rule checks; if a field of one of them names a host, add the field to \
-                 admission.hosts.fields",
-                names.join(", ")
-            ),
-        )
-    })
+    let found = unseen_by_class(&classes, &rules).into_iter();
+    found.map(|(kinds, classes)| Finding::good(&subject, said(&kinds, &classes))).collect()
 }
 
-/// Returns the roles that the classes of the cluster grant in namespaces.
-fn roles<'p>(policy: &'p Policy, cluster: &'p ClusterName) -> BTreeSet<&'p str> {
-    let roles = classes(policy, cluster).flat_map(|class| {
-        let workspace =
-            class.workspace().into_iter().flat_map(|workspace| workspace.members.iter().chain(&workspace.managers));
-        class.roles.iter().chain(&class.service_account_roles).chain(workspace)
-    });
-    roles.map(String::as_str).collect()
+/// Returns the kinds that tenants may write and that no rule of their class checks, each list with its classes.
+fn unseen_by_class<'c>(
+    classes: &[&'c Class],
+    rules: &BTreeMap<&str, Vec<PolicyRule>>,
+) -> BTreeMap<BTreeSet<String>, Vec<&'c str>> {
+    let mut found: BTreeMap<BTreeSet<String>, Vec<&str>> = BTreeMap::new();
+    for class in classes {
+        let seen = seen(class);
+        let rules = class.roles_in_namespaces().filter_map(|role| rules.get(role.as_str()));
+        let kinds: BTreeSet<String> = rules.flat_map(|rules| unseen(rules, &seen)).collect();
+        if !kinds.is_empty() {
+            found.entry(kinds).or_default().push(&class.name);
+        }
+    }
+    found
 }
 
-fn seen(policy: &Policy, cluster: &ClusterName) -> BTreeSet<(String, String)> {
-    let fields = host_fields(policy, cluster).into_iter().map(|field| (field.group, field.plural));
-    let within = WITHIN.iter().map(|(group, resource)| ((*group).to_owned(), (*resource).to_owned()));
-    looked_at().into_iter().chain(fields).chain(within).collect()
+fn said(kinds: &BTreeSet<String>, classes: &[&str]) -> String {
+    let opened = if kinds.contains(NETWORK_POLICIES) {
+        "; because network policies add up, a tenant can allow what the network of the class forbids"
+    } else {
+        ""
+    };
+    let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
+    format!(
+        "tenants of class {} may write {}, which no rule checks; if a field of one of them names a host, add the field to \
+         admission.hosts.fields{opened}",
+        classes.join(", "),
+        kinds.join(", ")
+    )
+}
+
+/// Returns the kinds that a rule of the class checks, or that need no rule. A Gateway serves the hosts of its listeners,
+/// which only the rule about its fields knows.
+fn seen(class: &Class) -> BTreeSet<(String, String)> {
+    let (hosts, server) = match class.adopts() {
+        Some(adopts) => (&adopts.admission.hosts, &adopts.admission.server),
+        None => (&class.admission.hosts, &class.admission.server),
+    };
+    let kind = |(group, resource): &(&str, &str)| ((*group).to_owned(), (*resource).to_owned());
+    let fields = server.host_fields.iter().filter(|_| hosts.mode != Mode::Off);
+    let fields = fields.map(|field| (field.group.clone(), field.plural.clone()));
+    // Without network policies of Bursar, a tenant has nothing to open.
+    let open = (class.network == "open").then(|| kind(&("networking.k8s.io", "networkpolicies")));
+    let looked_at = looked_at().into_iter().filter(|found| *found != kind(&GATEWAYS));
+    looked_at.chain(fields).chain(open).chain(WITHIN.iter().map(kind)).collect()
 }
 
 /// Returns the kinds that `rules` allow to write and that are not in `seen`, such as
-/// `tcproutes.gateway.networking.k8s.io`.
+/// `widgets.example.org`.
 fn unseen(rules: &[PolicyRule], seen: &BTreeSet<(String, String)>) -> BTreeSet<String> {
     let writes = |rule: &&PolicyRule| rule.verbs.iter().any(|verb| WRITES.contains(&verb.as_str()));
     let mut unseen = BTreeSet::new();
@@ -85,7 +118,9 @@ fn unseen(rules: &[PolicyRule], seen: &BTreeSet<(String, String)>) -> BTreeSet<S
         for group in rule.api_groups.iter().flatten().filter(|group| *group != NOT_SERVED) {
             for resource in rule.resources.iter().flatten() {
                 let is_seen = seen.contains(&(group.clone(), resource.clone())) || resource.ends_with("/scale");
-                if !is_seen {
+                if !is_seen && (group.as_str(), resource.as_str()) == GATEWAYS {
+                    unseen.insert(format!("the hosts of {resource}.{group}"));
+                } else if !is_seen {
                     unseen.insert(if group.is_empty() { resource.clone() } else { format!("{resource}.{group}") });
                 }
             }
@@ -97,7 +132,9 @@ fn unseen(rules: &[PolicyRule], seen: &BTreeSet<(String, String)>) -> BTreeSet<S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::testing::{policy, prod};
+    use crate::plan::testing::{course, policy, profile, workspace_of};
+    use crate::policy::From;
+    use crate::rules::server::HostField;
 
     fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
@@ -111,12 +148,13 @@ mod tests {
 
     #[test]
     fn only_kinds_that_no_rule_checks_are_named() {
-        let seen = seen(&policy(), &prod());
+        let seen = seen(&policy().classes["tool"]);
         let rules = [
             rule("", &["pods", "pods/exec", "services", "configmaps", "persistentvolumeclaims"], &["create"]),
             rule("apps", &["deployments", "deployments/scale", "statefulsets"], &["*"]),
-            rule("networking.k8s.io", &["ingresses", "ingresses/status"], &["patch"]),
-            rule("gateway.networking.k8s.io", &["gateways", "httproutes", "tcproutes"], &["create", "get"]),
+            rule("networking.k8s.io", &["ingresses", "ingresses/status", "networkpolicies"], &["patch"]),
+            rule("", &["resourcequotas", "namespaces"], &["*"]),
+            rule("gateway.networking.k8s.io", &["gateways", "httproutes", "tcproutes", "xroutes"], &["create", "get"]),
             rule("cert-manager.io", &["certificates"], &["get", "list"]),
             rule("example.org", &["*"], &["*"]),
             rule("", &["endpoints"], &["update"]),
@@ -125,7 +163,57 @@ mod tests {
         let named: Vec<String> = unseen(&rules, &seen).into_iter().collect();
         assert_eq!(
             named,
-            ["*.example.org", "endpoints", "ingresses/status.networking.k8s.io", "tcproutes.gateway.networking.k8s.io"]
+            [
+                "*.example.org",
+                "endpoints",
+                "ingresses/status.networking.k8s.io",
+                "networkpolicies.networking.k8s.io",
+                "the hosts of gateways.gateway.networking.k8s.io",
+                "xroutes.gateway.networking.k8s.io"
+            ]
+        );
+    }
+
+    #[test]
+    fn each_class_is_judged_by_its_own_roles_and_fields() {
+        let mut policy = policy();
+        let field = |kind: &str, path: &str| HostField::parse(kind, path).expect("the text names a field");
+        let fields = || {
+            [
+                field("gateways.gateway.networking.k8s.io", "spec.listeners[].hostname"),
+                field("widgets.example.org", "spec.host"),
+            ]
+        };
+        let tool = policy.classes.get_mut("tool").expect("the policy has this class");
+        (tool.admission.hosts.mode, tool.admission.server.host_fields) = (Mode::Enforce, fields().into());
+        let mut adopting = profile();
+        let From::Adopted(adopts) = &mut adopting.from else { panic!("the class adopts namespaces") };
+        // A rule that is off checks nothing.
+        adopts.admission.server.host_fields = fields().into();
+        let mut workspaces = course();
+        workspace_of(&mut workspaces).managers = vec!["manager".to_owned()];
+        let classes = [&policy.classes["tool"], &policy.classes["admin"], &adopting, &workspaces];
+        let writes = vec![
+            rule("gateway.networking.k8s.io", &["gateways"], &["create"]),
+            rule("example.org", &["widgets"], &["create"]),
+        ];
+        let only_managers =
+            vec![rule("networking.k8s.io", &["networkpolicies"], &["*"]), rule("example.org", &["parts"], &["*"])];
+        let all = vec![rule("", &["nodes"], &["*"])];
+        let rules = BTreeMap::from([("bursar-tenant", writes), ("manager", only_managers), ("view", all)]);
+        let found = unseen_by_class(&classes, &rules);
+        let found: Vec<(Vec<&str>, Vec<&str>)> = found
+            .iter()
+            .map(|(kinds, classes)| (classes.clone(), kinds.iter().map(String::as_str).collect()))
+            .collect();
+        let hosts = "the hosts of gateways.gateway.networking.k8s.io";
+        // No network policy of Bursar restricts the workspaces.
+        assert_eq!(
+            found,
+            [
+                (vec!["profile"], vec!["nodes", hosts, "widgets.example.org"]),
+                (vec!["course"], vec!["parts.example.org", hosts, "widgets.example.org"]),
+            ]
         );
     }
 }

@@ -24,7 +24,10 @@ pub(super) async fn webhook(
 ) -> Vec<Finding> {
     let subject = format!("cluster {cluster}, webhook");
     match webhook_found(settings, cluster, client).await {
-        Ok(Webhook::Absent { unenforced }) => vec![absent(&subject, cluster, unenforced)],
+        Ok(Webhook::Absent { unenforced, only_audits }) => {
+            let unchosen = only_audits.then(|| unchosen(&subject, &to_be_chosen(&settings.policy, cluster))).flatten();
+            [absent(&subject, cluster, unenforced)].into_iter().chain(unchosen).collect()
+        }
         Ok(Webhook::Installed { found, is_given, senders, question, older_than_rules }) => {
             let url_and_end = (&found.url, found.not_after);
             let mut first = installed(subject.clone(), cluster, url_and_end, is_given, daemon::now());
@@ -81,6 +84,8 @@ enum Webhook {
     Absent {
         /// The rules that are not enforced; `None` if no tenant needs the webhook.
         unenforced: Option<String>,
+        /// Whether the API server evaluates rules that only audit, because the ledger is older than the rules.
+        only_audits: bool,
     },
     Installed {
         found: InstalledWebhook,
@@ -150,11 +155,13 @@ async fn webhook_found(settings: &Settings, cluster: &ClusterName, client: &kube
     let chain = |error: &dyn std::error::Error| chain(error);
     let found = webhook::found(client).await.map_err(|error| chain(&error))?;
     if found.is_none() && !settings.ledger().exists() {
-        return Ok(Webhook::Absent { unenforced: None });
+        return Ok(Webhook::Absent { unenforced: None, only_audits: false });
     }
     let ledger = ledger_of(settings).await.map_err(|failure| failure.text)?;
     let Some(found) = found else {
-        return Ok(Webhook::Absent { unenforced: unenforced(&settings.policy, cluster, &ledger) });
+        let only_audits =
+            ledger.older_than_rules && webhook::audits_rules(client).await.map_err(|error| chain(&error))?;
+        return Ok(Webhook::Absent { unenforced: unenforced(&settings.policy, cluster, &ledger), only_audits });
     };
     let sealer = runtime::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
     let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());

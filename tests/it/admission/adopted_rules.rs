@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::sender::route;
 use super::server_rules::{HOSTNAME, Meddler, OLD_STORAGE_CLASS, annotated, kind, object, pods};
-use super::site::{Site, said};
+use super::site::{Site, out, said};
 
 const LAB: &str = "lab-ann";
 /// A namespace without the label that the class selects.
@@ -66,6 +66,10 @@ fn ingress(host: Option<&str>, more: Value) -> Value {
 
 fn http_route(hosts: &[&str]) -> Value {
     object("gateway.networking.k8s.io/v1", "HTTPRoute", LAB, json!({"hostnames": hosts}))
+}
+
+fn tls_route(hosts: &[&str]) -> Value {
+    object("gateway.networking.k8s.io/v1", "TLSRoute", LAB, json!({"hostnames": hosts}))
 }
 
 fn service(spec: Value) -> Value {
@@ -133,6 +137,8 @@ fn attacks() -> Vec<(Value, &'static str)> {
         (http_route(&[OWN, "*"]), "has a hostname that is not yours, or none"),
         (http_route(&[]), "has a hostname that is not yours, or none"),
         (annotated(http_route(&[OWN]), "example.org/x", "y"), "has annotation example.org/x"),
+        (tls_route(&["bob.lab.example.org"]), "has a hostname that is not yours, or none"),
+        (tls_route(&[]), "has a hostname that is not yours, or none"),
         (widget("bob.lab.example.org"), "spec.hosts[]"),
         (annotated(service(json!({})), HOSTNAME, "bob.lab.example.org"), "a host of somebody else"),
         (service(json!({"type": "NodePort"})), "would be of type NodePort"),
@@ -176,6 +182,7 @@ fn ordinary() -> Vec<Value> {
         annotated(ingress(Some(OWN), json!({})), "cert-manager.io/issuer", "site"),
         annotated(ingress(Some(OWN), json!({})), "kubectl.kubernetes.io/last-applied-configuration", "{}"),
         http_route(&[OWN]),
+        tls_route(&[OWN]),
         widget(OWN),
         service(json!({})),
         annotated(service(json!({})), HOSTNAME, OWN),
@@ -210,7 +217,8 @@ fn ordinary() -> Vec<Value> {
 fn prepare(site: &Site) -> Meddler {
     let meddler = super::server_rules::prepare(site);
     let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-    let items = [namespace(LAB), namespace(FOREIGN), route("HTTPRoute"), kind("example.org", "Widget")];
+    let [http, tls] = ["HTTPRoute", "TLSRoute"].map(route);
+    let items = [namespace(LAB), namespace(FOREIGN), http, tls, kind("example.org", "Widget")];
     site.cluster.run(&["apply", "-f", "-"], &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
     site.cluster.run(&["label", "namespace", LAB, LABEL, "--overwrite"], "");
     site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=240s"], "");
@@ -344,6 +352,29 @@ fn violations_older_than_the_label_may_stay_but_not_get_worse() {
         site.cluster
             .run(&["patch", kind, "old", "-n", place, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#], "");
     }
+    site.cluster.run(&["delete", "namespace", place, "--wait=false"], "");
+}
+
+#[test]
+fn the_audit_finds_violations_in_adopted_namespaces() {
+    let site = Site::shared();
+    prepare(&site);
+    let place = "lab-audited";
+    site.cluster.run(&["create", "namespace", place], "");
+    let mut open = service(json!({"type": "NodePort"}));
+    open["metadata"] = json!({"name": "open", "namespace": place});
+    site.cluster.run(&["create", "-f", "-"], &open.to_string());
+    site.cluster.run(&["label", "namespace", place, LABEL], "");
+    let admin = site.cluster.admin_kubeconfig.to_str().expect("the path is UTF-8");
+    let audited = site.bursar(&["--json", "webhook", "audit", "--cluster", "test", "--admin-kubeconfig", admin]);
+    let audited: Value = serde_json::from_str(&out(&audited)).unwrap_or_else(|_| panic!("{}", said(&audited)));
+    let found = audited["found"].as_array().expect("the findings are a list");
+    let found: Vec<&Value> = found.iter().filter(|found| found["namespace"] == place).collect();
+    let [one] = &*found else { panic!("{found:?}") };
+    assert_eq!(
+        [&one["class"], &one["object"], &one["rule"], &one["mode"]],
+        ["profile", "services/open", "services", "enforce"]
+    );
     site.cluster.run(&["delete", "namespace", place, "--wait=false"], "");
 }
 

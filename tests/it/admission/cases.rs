@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::sender::{Answer, Sender};
+use super::server_rules::{pods, prepare};
 use super::site::Site;
 
 /// The fields of a file that are used here. `crates/core/src/admission/tests.rs` describes and checks all of them.
@@ -260,6 +261,28 @@ fn ordinary_objects_of_tenants_are_allowed_and_completed() {
     assert_eq!(by_itself, ORDINARY_IT_REFUSES, "{wrong}");
     assert_eq!(left, ORDINARY_THEY_CHOSE, "{wrong}");
     assert!(answers.len() - by_itself.len() >= 60, "only {} cases were sent", answers.len());
+}
+
+#[test]
+fn pods_and_templates_without_a_required_lifetime_are_refused() {
+    let site = Site::shared();
+    let meddler = prepare(&site);
+    let namespace = site.tenant("batch", "eve", 52603, TenantState::Active);
+    let mut lasting = pods(&namespace, json!({})).swap_remove(0);
+    lasting["metadata"]["annotations"] = json!({"pod.kubernetes.io/lifetime": "1h"});
+    wait_for("the webhook knows the tenant", DEADLINE, || meddler.create(&lasting).ok());
+    for object in pods(&namespace, json!({})) {
+        let why = meddler.create(&object).expect_err("the rule refuses the object");
+        assert!(why.contains("does not say how long it lives"), "{object}: {why}");
+    }
+    // The API server permits a deadline only for pods and Jobs.
+    let [pod, .., job, _] = &pods(&namespace, json!({"activeDeadlineSeconds": 3600}))[..] else {
+        panic!("there is an object of every kind")
+    };
+    assert_eq!((meddler.create(pod), meddler.create(job)), (Ok(()), Ok(())));
+    lasting["metadata"]["annotations"] = json!({"pod.kubernetes.io/lifetime": "8d"});
+    let why = meddler.create(&lasting).expect_err("the rule refuses the pod");
+    assert!(why.contains("live 7days at most"), "{why}");
 }
 
 /// Whether `whole` contains all of `part`; the API server may have added fields.

@@ -19,6 +19,9 @@ fn the_selftest_reports_rules_that_are_not_in_force() {
     assert!(text.contains("+ class tool: a plain pod: passes"), "{text}");
     assert!(text.contains("+ class tool: a pod that runs as root: refused"), "{text}");
     assert!(text.contains("+ class trial: a plain pod: passes"), "{text}");
+    // This class requires a lifetime.
+    assert!(text.contains("+ class batch: a plain pod: passes"), "{text}");
+    assert!(text.contains("+ class batch: a pod that names its node: refused"), "{text}");
     assert!(!text.contains("class trial: a pod that runs as root"), "{text}");
     for what in ["a load balancer", "a pod that names its node", "a pod that opens low ports"] {
         assert!(text.contains(&format!("+ class tool: {what}: refused")), "{what}: {text}");

@@ -47,8 +47,9 @@ impl Sender {
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": EVERYTHING}],
         });
-        let routes = ["HTTPRoute", "GRPCRoute"].map(route);
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": [binding, routes[0], routes[1]]});
+        let routes = ["HTTPRoute", "GRPCRoute", "TLSRoute"].map(route);
+        let items: Vec<Value> = routes.into_iter().chain([binding]).collect();
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
         site.cluster.run(&["apply", "-f", "-"], &list.to_string());
         site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=240s"], "");
         let runtime = runtime();

@@ -23,6 +23,8 @@ pub const TOOL: &str = "tool-foo";
 /// A namespace of a class with an autoscaler in its manifests.
 const TRIAL: &str = "trial-try";
 pub const SHOP: &str = "shop-ann";
+/// A host of [`SHOP`].
+const OWN: Option<&str> = Some("ann.shop.example.org");
 
 pub fn object(api_version: &str, kind: &str, namespace: &str, spec: Value) -> Value {
     let mut object =
@@ -121,6 +123,11 @@ fn gateway(namespace: &str, class: &str, host: Option<&str>) -> Value {
     object("gateway.networking.k8s.io/v1", "Gateway", namespace, spec)
 }
 
+/// Returns a route that names no host itself.
+fn route(kind: &str) -> Value {
+    object("gateway.networking.k8s.io/v1", kind, SHOP, json!({"parentRefs": [{"name": "web"}]}))
+}
+
 fn widget(spec: Value) -> Value {
     object("example.org/v1", "Widget", SHOP, spec)
 }
@@ -160,6 +167,11 @@ fn attacks() -> Vec<(Value, &'static str)> {
             annotated(service(SHOP, json!({})), "dns.example.org/internal-hostname", "*.shop.example.org"),
             "a host of somebody else",
         ),
+        (annotated(gateway(SHOP, "internal", OWN), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
+        (annotated(route("TCPRoute"), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
+        (annotated(route("UDPRoute"), HOSTNAME, "*"), "a host of somebody else"),
+        (annotated(widget(json!({})), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
+        (annotated(mesh_gateway("ann.shop.example.org"), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
         (ingress(Some("traefik")), "ingress class \"traefik\""),
         (ingress(None), "ingress class \"\""),
         (annotated(ingress(None), OLD_INGRESS_CLASS, "traefik"), "ingress class \"traefik\""),
@@ -230,8 +242,12 @@ fn ordinary() -> Vec<Value> {
         service(SHOP, json!({"type": "NodePort"})),
         annotated(service(SHOP, json!({})), HOSTNAME, "ann.shop.example.org,a.ann.shop.example.org"),
         ingress(Some("nginx")),
-        gateway(SHOP, "internal", Some("ann.shop.example.org")),
+        gateway(SHOP, "internal", OWN),
         gateway(SHOP, "internal", Some("*.ann.shop.example.org")),
+        annotated(gateway(SHOP, "internal", OWN), HOSTNAME, "a.ann.shop.example.org"),
+        annotated(route("TCPRoute"), HOSTNAME, "ann.shop.example.org"),
+        annotated(widget(json!({})), HOSTNAME, "ann.shop.example.org"),
+        annotated(widget(json!({})), "example.org/note", "bob.shop.example.org"),
         // Class `tool` has no list of gateway classes or hosts.
         gateway(TOOL, "external", Some("anything.example.org")),
         widget(json!({"hosts": ["ann.shop.example.org"]})),
@@ -299,6 +315,8 @@ pub fn prepare(site: &Site) -> Meddler {
         runtime("gvisor"),
         runtime("kata"),
         kind("gateway.networking.k8s.io", "Gateway"),
+        kind("gateway.networking.k8s.io", "TCPRoute"),
+        kind("gateway.networking.k8s.io", "UDPRoute"),
         kind("example.org", "Widget"),
         kind("networking.istio.io", "Gateway"),
     ];
@@ -562,6 +580,33 @@ fn controllers_scale_only_objects_that_an_autoscaler_of_the_class_names() {
 }
 
 #[test]
+fn claims_that_controllers_make_from_templates_have_an_allowed_storage_class() {
+    let site = Site::shared();
+    let _meddler = prepare(&site);
+    let template = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "gold",
+        "resources": {"requests": {"storage": "1Gi"}}});
+    let mut set = pods(SHOP, json!({})).swap_remove(3);
+    set["metadata"]["name"] = json!("templated");
+    set["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": template}]);
+    let volume = json!({"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": template}}});
+    let mut pod = pods(SHOP, json!({"volumes": [volume]})).swap_remove(0);
+    pod["metadata"]["name"] = json!("ephemeral");
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [set, pod]});
+    site.cluster.run(&["create", "-f", "-"], &list.to_string());
+    for name in ["templated", "ephemeral"] {
+        wait_for("an event shows the refusal", DEADLINE, || {
+            let path = "jsonpath={.items[*].message}";
+            let field = format!("--field-selector=involvedObject.name={name}");
+            let events = site.cluster.run(&["get", "events", "-n", SHOP, &field, "-o", path], "");
+            events.contains("would have storage class \"gold\"").then_some(())
+        });
+    }
+    assert_eq!(site.cluster.run(&["get", "pvc", "-n", SHOP, "-o", "name"], ""), "");
+    site.cluster.run(&["delete", "statefulset/templated", "-n", SHOP, "--cascade=foreground"], "");
+    site.delete("pod", "ephemeral", SHOP);
+}
+
+#[test]
 fn violations_older_than_a_rule_may_stay_but_not_get_worse() {
     let site = Site::shared();
     let meddler = Meddler::new(&site);
@@ -648,6 +693,10 @@ fn rules_that_are_newer_than_the_ledger_only_audit() {
     // The daemon's confinement is unchanged, and no change is reported as missing.
     let chosen = site.bursar(&["--json", "doctor"]);
     assert!(!out(&chosen).contains("from an older configuration"), "{}", out(&chosen));
+    // The rules stay if the webhook is uninstalled.
+    site.uninstall(&[]);
+    let findings = webhook();
+    assert!(named(&findings), "{findings:?}");
     older("0");
     wait_for("the rules are enforced", DEADLINE, || meddler.create(&balancer).err());
 }
@@ -668,13 +717,18 @@ fn doctor_names_kinds_that_a_role_may_write_but_no_rule_checks() {
         serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("the text is JSON");
     let patch = json!([{"op": "replace", "path": "/rules", "value": before["rules"]}]).to_string();
     site.cluster.run(&["patch", "clusterrole", "bursar-tenant", "--type=json", "-p", &patch], "");
-    let found = findings
-        .iter()
-        .find(|finding| finding["subject"] == "cluster test, kinds of tenants")
-        .expect("the doctor has a finding");
-    let text = found["text"].as_str().expect("the value is a string");
-    assert!(text.contains("gadgets.example.org") && !text.contains("widgets.example.org"), "{text}");
-    assert!(!text.contains("deployments") && !text.contains("services,"), "{text}");
+    let of_kinds = findings.iter().filter(|finding| finding["subject"] == "cluster test, kinds of tenants");
+    let texts: Vec<&str> = of_kinds.map(|found| found["text"].as_str().expect("the value is a string")).collect();
+    // Only class `shop` lists a field of the widgets.
+    for (class, knows) in [("shop", true), ("tool", false)] {
+        let is_meant = |text: &&&str| {
+            let (classes, _) = text.split_once(" may write ").expect("the text names classes and kinds");
+            classes.split([' ', ',']).any(|word| word == class)
+        };
+        let text = texts.iter().find(is_meant).unwrap_or_else(|| panic!("{class}: {texts:?}"));
+        assert!(text.contains("gadgets.example.org") && text.contains("widgets.example.org") != knows, "{text}");
+        assert!(!text.contains("deployments") && !text.contains("services,"), "{text}");
+    }
 }
 
 #[test]

@@ -48,10 +48,11 @@ const fn kind(group: &'static str, resource: &'static str) -> JudgedKind {
 
 /// The checks that are left out, because an existing object does not show whether it passes them. The texts are for
 /// administrators.
-pub const NOT_JUDGED: [&str; 6] = [
+pub const NOT_JUDGED: [&str; 7] = [
     "scheduling: nodeName of running pods, because the scheduler sets it; templates are judged",
     "services: hosts in annotations",
     "hosts.fields: hosts in further kinds",
+    "adopted namespaces: hosts, volumes and storage classes of ReadWriteMany claims",
     "claims: the storage class that a claim without one would get",
     "bursar-tokens: Secrets with a token of a service account, because they may not be read",
     "bursar-size: labels, finalizers, owner references and managedFields",
@@ -72,6 +73,9 @@ pub const LACKS: &str = "filled in";
 
 /// The API server's policy on grace periods.
 pub const GRACE: &str = "bursar-grace";
+
+/// The API server's policy on service accounts of Bursar, and on Secrets with their tokens.
+pub const TOKENS: &str = "bursar-tokens";
 
 /// Judges an object by the rules of the webhook. `resolved` is the tenant of its namespace.
 #[must_use]
@@ -147,7 +151,7 @@ pub fn by_server(server: &ServerRules, unchosen: Mode, kind: JudgedKind, object:
     let is_ours_now = !generation.is_empty() && generation.bytes().all(|byte| byte.is_ascii_digit());
     if kind.resource == "pods" && is_ours_now {
         let text = format!("it runs as {account}, with the rights of the tenant's credential");
-        broken.push(Broken { rule: "bursar-tokens", mode: Mode::Enforce, text });
+        broken.push(Broken { rule: TOKENS, mode: Mode::Enforce, text });
     }
     let mut judge = |name: &'static str, rule: &ServerRule, problems: Vec<String>| {
         let mode = rule.mode.unwrap_or(unchosen);

@@ -8,6 +8,9 @@ use super::pod::{Container, Pod};
 use super::tenant::Tenant;
 use crate::rules::Mode;
 
+/// In the message about every image, if the class allows none.
+pub const NO_IMAGES: &str = "may run no images";
+
 /// The longest text that is parsed. A name has at most 255 characters, a tag 128, a digest 135.
 const LONGEST: usize = 1024;
 /// The longest path of an image within its registry.
@@ -92,7 +95,7 @@ fn judged(image: &str, tenant: &Tenant<'_>) -> Result<(), (String, String)> {
     if !allowed.any(|allowed| is_within(name, &allowed)) {
         let allowed: Vec<String> = rules.allow.iter().filter_map(|allowed| tenant.fill(allowed)).collect();
         let why = match allowed.as_slice() {
-            [] => format!("{} may run no images", tenant.who()),
+            [] => format!("{} {NO_IMAGES}", tenant.who()),
             _ => format!("{} may run images of {}", tenant.who(), allowed.join(", ")),
         };
         return Err((why, "push the image there and use that name".to_owned()));

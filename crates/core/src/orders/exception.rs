@@ -79,7 +79,8 @@ mod tests {
     use crate::contract::exception::ExceptedRule;
     use crate::identity::AccountKind;
     use crate::orders::request::Target;
-    use crate::plan::testing::World;
+    use crate::plan::testing::{World, course, workspace_of};
+    use crate::policy::UidRange;
 
     #[test]
     fn an_exception_needs_a_reason_and_an_exception_from_images_also_needs_strict_groups() {
@@ -99,5 +100,15 @@ mod tests {
         world.policy.classes.get_mut("tool").expect("the policy has class tool").admission.uid.strict_groups = false;
         assert_eq!(given(&world, ExceptedRule::Images, "a course"), Err(1));
         assert!(given(&world, ExceptedRule::Hosts, "a course").is_ok());
+    }
+
+    #[test]
+    fn a_workspace_with_a_uid_of_its_own_has_no_exception_from_volumes() {
+        let mut class = course();
+        assert_eq!(class.excepts(ExceptedRule::Volumes), Ok(()));
+        let first = 70_000.try_into().expect("the uid is valid");
+        workspace_of(&mut class).uid_range = Some(UidRange { first, last: first });
+        assert!(class.excepts(ExceptedRule::Volumes).is_err_and(|why| why.contains("a member's home")));
+        assert_eq!(class.excepts(ExceptedRule::Images), Ok(()));
     }
 }

@@ -39,7 +39,7 @@ use crate::entry::assemble::{KINDS, RawRead, RawTree};
 use crate::entry::raw::RawEntry;
 use crate::entry::windows::is_of_no_people;
 use crate::progress;
-use crate::source::{LdapConfig, SourceConfig, Tree};
+use crate::source::{LdapConfig, ServerUrl, SourceConfig, Tree};
 use crate::sync::kept::{Kept, ServerHistory};
 
 /// How long to let entries accumulate before they are taken. A server sends each entry separately, and waking up for an
@@ -48,6 +48,12 @@ const COALESCE: Duration = Duration::from_micros(250);
 /// The number of consecutive pages without entries after which a read fails, because the server might never finish.
 /// Access rules that hide entries cause a few such pages.
 const EMPTY_PAGES: u32 = 100;
+
+/// Returns the servers of `config`, and the targets of SRV records in place of their names. Servers that are not found are
+/// left out.
+pub async fn servers(config: &LdapConfig) -> Vec<ServerUrl> {
+    service::servers(config, &mut Vec::new()).await
+}
 
 /// Reads all trees of `source` from the first server that accepts the bind account and is not behind the known state.
 pub async fn read(config: &LdapConfig, source: &SourceConfig, history: &ServerHistory) -> RawRead {

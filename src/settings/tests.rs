@@ -523,13 +523,22 @@ fn the_environment_overrides_the_file() {
 #[test]
 fn a_variable_may_set_an_existing_item_or_the_next_one() {
     let folder = folder();
-    let found = load_in(folder.path(), BASE, &[("BURSAR_SOURCE__9__CA", "x")]).expect_err("nine items are missing").0;
-    let why = "source has no item 1, so item 9 cannot be set; the first is item 0";
-    assert_eq!(found, [format!("BURSAR_SOURCE__9__CA: {why}")]);
-    assert!(load_in(folder.path(), BASE, &[("BURSAR_SOURCE__0__CA", "ldap-ca.pem")]).is_ok());
-    for wrong in ["BURSAR_SOURCE__O__CA", "BURSAR_SOURCE__99999999999999999999__CA"] {
-        let found = load_in(folder.path(), BASE, &[(wrong, "x")]).expect_err("it is no number").0.join("");
-        assert!(found.starts_with(&format!("{wrong}: source is a list")) && found.contains("source[0]"), "{found}");
+    let text = format!("{BASE}{TOOL}");
+    let warnings = |name: &str| {
+        let found = load_in(folder.path(), &text, &[(name, "ldap-ca.pem")]);
+        found.expect("a variable that sets no key never ends a command").warnings
+    };
+    assert_eq!(warnings("BURSAR_SOURCE__0__CA"), Vec::<String>::new());
+    let no_number = |part: &str| {
+        format!("source is a list, and {part:?} is no number of an item; the first is BURSAR_SOURCE__0__CA")
+    };
+    for (wrong, why) in [
+        ("BURSAR_SOURCE__9__CA", "source has no item 1, so item 9 cannot be set; the first is item 0".to_owned()),
+        ("BURSAR_SOURCE__PEOPLE__CA", "source is a list; source.people is BURSAR_SOURCE__0__CA".to_owned()),
+        ("BURSAR_SOURCE__O__CA", no_number("o")),
+        ("BURSAR_SOURCE__99999999999999999999__CA", no_number("99999999999999999999")),
+    ] {
+        assert_eq!(warnings(wrong), [format!("{wrong}: sets no key; {why}")]);
     }
 }
 
@@ -556,7 +565,11 @@ fn an_unknown_variable_is_a_warning_with_the_nearest_key() {
         warnings("BURSAR_SOURCE__0__BINDN"),
         ["BURSAR_SOURCE__0__BINDN: source.people.bindn: there is no such key; did you mean bind_dn?"]
     );
-    for other in ["BURSAR_SITE__NAME", "BURSAR_FOO__4000000000__X", "BURSAR_A[4000000000]"] {
+    assert_eq!(
+        warnings("BURSAR_SITE__NAME"),
+        ["BURSAR_SITE__NAME: sets no key; site has no keys; did you mean BURSAR_SITE?"]
+    );
+    for other in ["BURSAR_FOO__4000000000__X", "BURSAR_A[4000000000]"] {
         assert_eq!(warnings(other).len(), 1, "{other}");
         assert!(warnings(other)[0].starts_with(&format!("{other}: sets no key")), "{other}");
     }

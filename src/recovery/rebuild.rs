@@ -50,8 +50,10 @@ pub struct Rebuilt {
     pub certificates: usize,
     /// The last generation that was given out, including those that are skipped.
     pub last_generation: u64,
-    /// A file for `bursar quota import`, if quotas in the clusters differ from those of the classes.
+    /// A file that lists the quotas in the clusters that differ from those of the classes.
     pub quotas: Option<PathBuf>,
+    /// Whether `bursar quota import` accepts this file.
+    pub importable: bool,
     /// What remains unknown, as texts for administrators.
     pub doubts: Vec<String>,
 }
@@ -92,10 +94,13 @@ pub async fn rebuild(
     work.look(&search, &sealer, &snapshot).await?;
     work.explain_suspensions();
     work.find_archives();
-    let differing = quotas::differing(&clients, &work.desired(&sealer), &settings.policy).await?;
+    let namespaces =
+        facts.tenancies.iter().map(|tenancy| (&tenancy.identity.cluster, &tenancy.identity.namespace)).collect();
+    let differing = quotas::differing(&clients, &work.desired(&sealer), &settings.policy, &namespaces).await?;
     let written = quotas::write(&settings.state_dir, &differing);
     let quotas = written.map_err(|error| RecoveryError::Quotas(Box::new(error)))?;
-    Ok(Rebuilt { quotas, ..work.store(&facts).await? })
+    let importable = quotas::are_importable(&differing);
+    Ok(Rebuilt { quotas, importable, ..work.store(&facts).await? })
 }
 
 /// Checks that no daemon runs and that no ledger has accounts. An empty ledger from `bursar init` is allowed.
@@ -278,6 +283,7 @@ impl Work<'_> {
             certificates: self.ledger.certificates.len(),
             last_generation: self.ledger.last_generation,
             quotas: None,
+            importable: false,
             doubts: [std::mem::take(&mut self.doubts), self.unexplained.values().cloned().collect()].concat(),
         };
         let detail = json!({

@@ -269,6 +269,8 @@ fn a_realm_has_keys_of_its_own() {
     told("client_id = \"bursar\"\n", &[secret]);
     let shown = "client_secret: is { credential = \"NAME\" } or { file = \"/path\" }, never the password itself";
     told("client_id = \"bursar\"\nclient_secret = \"hunter2\"\n", &[shown]);
+    let relative = "client_secret: file is not an absolute path; for example { file = \"/etc/bursar/password\" }";
+    told("client_id = \"bursar\"\nclient_secret = { file = \"pw\" }\n", &[relative]);
     told(
         &format!("{client}preset = \"rfc2307\"\npersist = true\n[source.tools]\nbase = \"ou=tools\"\n"),
         &[

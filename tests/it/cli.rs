@@ -480,6 +480,10 @@ fn with_a_daemon_commands_ask_the_daemon() {
     let backup = site.path("backup.db").display().to_string();
     assert!(site.json(&format!("ledger backup {backup}"), 0)["events"].as_i64() > Some(1));
     assert!(site.run(&format!("users --ledger {backup}"), 0).contains("alice"));
+    let said = site.run(&format!("status --ledger {backup}"), 0);
+    assert!(said.contains(&format!("the last state in {backup}")) && !said.contains("not running"), "{said}");
+    let said = site.run("show group nobody", 4);
+    assert!(said.contains("compare the name with the directory") && !said.contains("bursar groups"), "{said}");
     assert!(site.run(&format!("ledger backup {backup}"), 1).contains("exists"), "a backup never replaces a file");
     for arguments in ["status", "sync", "hold user alice --reason audit"] {
         let mut stranger = site.command(arguments);

@@ -31,7 +31,7 @@ impl Runtime {
             wal: holding_the_wal(&settings.state_dir),
             backup: ledger.backup().clone(),
             realm: realm.as_ref().map(|realm| realm.status(ledger.state())),
-            configuration: settings.differing_file(),
+            configuration: self.refused.clone().or_else(|| settings.differing_file()),
             ..status
         }
     }

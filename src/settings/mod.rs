@@ -64,7 +64,7 @@ fn environment() -> BTreeMap<String, String> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The file that these settings were read from.
-    file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Warnings about environment variables `BURSAR_…` that set nothing, with the nearest key.
     pub warnings: Vec<String>,
     /// The name of the site in plans, logs and reports.

@@ -161,6 +161,32 @@ fn stranger_asks(site: &Site, file: &std::path::Path) -> String {
     text(&command.output().expect("curl is installed"))
 }
 
+/// Returns the answer of the daemon, whose socket a wrong file cannot hide.
+fn status_of(site: &Site) -> String {
+    let mut command = Command::new("curl");
+    command.args(["-s", "--unix-socket"]).arg(site.path("control.sock")).arg("http://bursard/v1/status");
+    text(&command.output().expect("curl is installed"))
+}
+
+#[test]
+fn the_status_says_why_a_reload_was_refused() {
+    let site = Site::new();
+    let daemon = site.daemon();
+    let guests = "[[source]]\nname = \"guests\"\ntype = \"ldap\"\npreset = \"rfc2307\"\n\
+                  urls = [\"ldaps://ldap.example.org\"]\nbind_dn = \"cn=bursar\"\n\
+                  password = { credential = \"bursar-no-such\" }\n\
+                  [source.users]\nbase = \"ou=people,dc=example,dc=org\"\n";
+    site.configure(guests);
+    assert!(site.run("check", 0).contains("bursar-no-such"), "the unit may have the credential");
+    daemon.signal(Signal::HUP);
+    daemon.wait_until("the refusal", DEADLINE, || status_of(&site).contains("was refused at the reload of"));
+    let status = status_of(&site);
+    assert!(status.contains("bursar-no-such") && !status.contains("systemctl reload bursard"), "{status}");
+    site.configure("");
+    daemon.signal(Signal::HUP);
+    daemon.wait_until("the status without it", DEADLINE, || !status_of(&site).contains("was refused"));
+}
+
 #[test]
 fn a_reload_is_refused_if_a_key_differs_that_only_a_restart_applies() {
     let site = Site::new();
@@ -168,11 +194,7 @@ fn a_reload_is_refused_if_a_key_differs_that_only_a_restart_applies() {
     let file = site.path("bursar.toml");
     let right = std::fs::read_to_string(&file).expect("the site has a configuration");
     let elsewhere = |name: &str| right.replace(&format!("{name}\""), &format!("{name}-2\""));
-    let status = || {
-        let mut command = Command::new("curl");
-        command.args(["-s", "--unix-socket"]).arg(site.path("control.sock")).arg("http://bursard/v1/status");
-        text(&command.output().expect("curl is installed"))
-    };
+    let status = || status_of(&site);
     for (key, other) in [
         ("state_dir", elsewhere("/state")),
         ("control.socket", elsewhere("/control.sock")),

@@ -44,6 +44,12 @@ impl Question {
         Some(Self { client: client.clone(), seal: seal_manifest(request, class, rules)?, pod, must_be_refused })
     }
 
+    /// Sends the review again and again, until the webhook answers or `within` has passed.
+    pub async fn ask_within(self, within: Duration) -> Result<(), String> {
+        let asked = wait_for(within, async || Ok(self.clone().ask().await)).await;
+        asked.unwrap_or_else(|error| Err(chain(&error)))
+    }
+
     /// Sends the review. The error is text for an administrator.
     pub async fn ask(self) -> Result<(), String> {
         let Self { client, seal, pod, must_be_refused } = self;

@@ -190,7 +190,7 @@ fn each_mistake_is_reported_once() {
         );
     }
     told("[webhook]\nimage = \"\"\n", "webhook.image: is empty; give it a value");
-    // Longer times have no sum with the present time.
+    // A longer time would overflow when it is added to the present time.
     let forever = "18446744073709551615s";
     told(
         &format!("[reaper.namespaces]\nwarn_for = \"{forever}\"\n"),
@@ -232,7 +232,7 @@ fn a_sentinel_is_a_dn() {
 }
 
 #[test]
-fn files_of_entries_that_are_missing_are_a_warning() {
+fn a_missing_ldif_file_is_a_warning() {
     let files =
         "[[source]]\nname = \"files\"\ntype = \"ldif\"\npreset = \"rfc2307\"\npaths = [\"k8s-ca.pem\", \"no.ldif\"]\n";
     let users = "[source.users]\nbase = \"ou=people,dc=example,dc=org\"\n";
@@ -384,7 +384,7 @@ fn a_class_of_adopted_namespaces_needs_a_selector_and_an_owner_annotation() {
 }
 
 #[test]
-fn adopted_namespaces_have_only_rules_without_a_seal() {
+fn adopting_classes_accept_only_rules_that_need_no_seal() {
     let class = "[class.profile]\nfrom = \"adopted\"\nclusters = [\"prod\"]\nowner_annotation = \"owner\"\nselector = \"a=b\"\n[class.profile.admission]\n";
     let rules = |text: &str| {
         let settings = load(&format!("{BASE}{class}{text}")).expect("the settings are valid");
@@ -412,7 +412,11 @@ fn adopted_namespaces_have_only_rules_without_a_seal() {
         ("claims = { read_write_many = [\"a'b\"] }", "claims.read_write_many", "is not a name"),
         ("hosts = \"enforce\"", "hosts", "needs a list"),
         ("hosts = { allow = [\"{name}.lab.example.org\"] }", "hosts.allow", "would be the same for every tenant"),
-        ("hosts = { allow = [\"x-{namespace}.lab.example.org\"] }", "hosts.allow", "two names could give one host"),
+        (
+            "hosts = { allow = [\"x-{namespace}.lab.example.org\"] }",
+            "hosts.allow",
+            "so two tenants could get the same host",
+        ),
         ("hosts = { allow = [\"{namespace}.{name}.example.org\"] }", "hosts.allow", "is not a host"),
         ("hosts = { allow = [], annotations = [\"a'b/*\"] }", "hosts.annotations", "is not an annotation"),
         (
@@ -452,7 +456,7 @@ fn a_host_of_an_adopted_namespace_must_not_be_a_tenants() {
 }
 
 #[test]
-fn an_exempt_group_cannot_end_the_text_that_contains_it() {
+fn an_exempt_group_cannot_escape_its_quotes_in_a_policy() {
     for odd in [r"a'] || true || group in ['", r"a\\\\", r"a\nb", ""] {
         let errors = errors(&format!("[webhook]\nexempt = [\"system:masters\", \"{odd}\"]\n"));
         assert!(errors.len() == 1 && errors[0].starts_with("bursar.toml: webhook.exempt: "), "{odd}: {errors:?}");
@@ -499,7 +503,7 @@ fn a_class_without_namespace_must_set_roles_and_must_not_set_a_quota() {
 }
 
 #[test]
-fn limits_of_marks_and_access_default_to_those_of_suspensions() {
+fn disable_and_remove_access_limits_default_to_the_suspend_limits() {
     let given = "[limits]\nsuspend_per_day = { count = 7 }\nremove_access_per_day = { count = 9 }\n";
     let settings = load_in(folder().path(), &format!("{BASE}{TOOL}{given}"), &[]).expect("the settings are valid");
     let limits = settings.policy.limits;
@@ -703,7 +707,7 @@ fn active_directory_has_keys_of_its_own() {
         ("preset = \"rfc2307\"", "a source of type ad has the preset ad"),
         ("idmap = { range_size = 0 }", "leave no slice"),
         ("idmap = { domain_sids = [\"S-1-5-32\"] }", "is not the SID of a domain"),
-        ("members_at_once = 0", "0 asks for nothing"),
+        ("members_at_once = 0", "must be at least 1"),
         ("client_key = { file = \"/x\" }", "needs client_certificate"),
     ] {
         let error = source(lines).expect_err(lines);
@@ -739,7 +743,7 @@ fn a_certificate_takes_the_place_of_a_password() {
 }
 
 #[test]
-fn manifests_lie_beside_the_file() {
+fn site_manifests_are_read_from_the_folder_of_the_configuration() {
     let folder = folder();
     let manifests = folder.path().join("manifests");
     std::fs::create_dir_all(manifests.join("tool")).expect("the temporary folder is writable");
@@ -845,7 +849,7 @@ fn errors_in_admission_rules_have_examples() {
     );
     told(
         r#"hosts = { allow = ["{name}-dev.example.org"] }"#,
-        r#"hosts.allow: "{name}-dev.example.org" has other text next to {name} in a label: two names could give one host; for example "{name}.tools.example.org""#,
+        r#"hosts.allow: "{name}-dev.example.org" has other text next to {name} in a label, so two tenants could get the same host; for example "{name}.tools.example.org""#,
     );
     told(
         r#"hosts = { allow = ["{name}.tools.example.org", "www.{name}.example.org"] }"#,
@@ -1060,7 +1064,7 @@ fn a_target_realm_uses_a_source_or_has_a_connection_of_its_own() {
 }
 
 #[test]
-fn rules_of_the_api_server_become_the_words_of_the_policies() {
+fn api_server_rules_become_policy_parameters() {
     let text = r#"
 [class.tool.admission]
 services = { mode = "warn", allow = ["NodePort"] }

@@ -597,7 +597,7 @@ fn an_empty_file_or_a_foreign_database_does_not_become_a_ledger() {
     let ledger = site.path("state/ledger.db");
     fs::create_dir_all(site.path("state")).expect("the site is writable");
     fs::write(&ledger, "").expect("the folder is writable");
-    for arguments in ["suspend user alice --reason x", "ledger verify", "users"] {
+    for arguments in ["suspend user alice --reason x", "ledger verify", "users", "plan", "sync --once"] {
         assert!(site.run(arguments, 1).contains("the file is empty"), "{arguments}");
     }
     site.run(&format!("ledger backup {}", site.path("copy").display()), 1);

@@ -1,4 +1,4 @@
-//! The messages that `bursar` and `bursard` exchange over the control socket: HTTP/1.1 with JSON bodies. PURE.
+//! The messages that `bursar` and `bursard` exchange over the control socket: HTTP/1.1 with JSON bodies.
 //!
 //! | request | answer |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Remedies for a directory that does not answer completely, by cause. Pure.
+//! Remedies for a directory that does not answer completely, by cause.
 
 /// Words of the reason that the directory reader returns, each with the remedy for that cause. The first match counts.
 /// A wrong password comes first: if the reason also names a server that is not reached, that is the smaller problem.

@@ -1,4 +1,4 @@
-//! Checks that an issued client certificate is the one that was requested, and reads what it grants. PURE.
+//! Checks that an issued client certificate is the one that was requested, and reads what it grants.
 //!
 //! The signer decides the lifetime and may drop parts of the subject (Kubernetes' own signer drops every attribute that
 //! it does not know). So everything is read from the certificate and nothing from the request.

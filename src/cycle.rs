@@ -147,9 +147,11 @@ pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, 
     let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
     let mut readings = Readings { heard: Some(heard), inventory, policy: &settings.policy, sealer, now };
     let mut evolved = evolve(readings.with(ledger.state()), planner); // pure
-    let mut difference = None;
+    let (mut difference, mut new) = (None, Vec::new());
     if let Some((other, heard)) = other {
+        new.extend(other.policy.clusters.keys().filter(|cluster| !settings.policy.clusters.contains_key(*cluster)));
         readings = Readings { heard: Some(heard), policy: &other.policy, ..readings };
+        readings.inventory.clusters.extend(new.iter().map(|cluster| ((*cluster).clone(), Arc::default())));
         let theirs = evolve(readings.with(ledger.state()), &mut Planner::default()); // pure
         difference = Some(Difference::of(&evolved, &theirs, &other.policy, now));
         evolved = theirs;
@@ -176,7 +178,9 @@ pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, 
     let away = away.into_iter().filter_map(|(cluster, away)| Some(format!("! cluster {cluster}: {}", away.why?)));
     let own = (ledger.state().ledger_id.as_str(), sealer.public_key());
     let outdated = clusters.outdated_approvers(readings.policy, own).into_iter();
-    let notices = outdated.map(|(cluster, notice)| format!("! cluster {cluster}: {notice}")).chain(away);
+    let outdated = outdated.map(|(cluster, notice)| format!("! cluster {cluster}: {notice}"));
+    let empty = new.iter().map(|cluster| format!("as if cluster {cluster} were empty: it is not in force yet"));
+    let notices = outdated.chain(away).chain(empty);
     let mut text = notices.fold(preview.to_string(), |text, notice| format!("{}\n{notice}", text.trim_end()));
     let more = [difference.as_ref().map(ToString::to_string), outlook.as_ref().map(ToString::to_string)];
     more.into_iter().flatten().for_each(|more| text = format!("{}\n\n{more}", text.trim_end()));

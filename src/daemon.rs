@@ -386,6 +386,7 @@ impl Loop {
             }
             Err(errors) => {
                 tracing::error!(error = %chain(&errors), "the old configuration stays in force");
+                self.runtime.refuse(&errors);
             }
         }
         notify(&[NotifyState::Ready]);

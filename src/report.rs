@@ -1,4 +1,4 @@
-//! Builds what the control socket answers, for people and programs, from the ledger, the plan and the guard. PURE.
+//! Builds what the control socket answers, for people and programs, from the ledger, the plan and the guard.
 
 pub mod overview;
 pub mod own;

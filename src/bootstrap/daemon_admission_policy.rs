@@ -1,5 +1,5 @@
 //! The daemon admission policy: the requests that the API server refuses to the daemon regardless of its roles. The
-//! daemon cannot change it. PURE.
+//! daemon cannot change it.
 //!
 //! RBAC cannot express "only in tenants' namespaces" or "only to those groups". This ValidatingAdmissionPolicy can, and
 //! it fails closed: a request that no rule allows is refused. It applies to user `bursar:daemon` and to every member of

@@ -176,13 +176,15 @@ pub enum AccessError {
     },
     /// The webhook outside the cluster does not answer.
     #[error(
-        "the webhook at {url} does not answer after {} s ({why}); its files are written, and nothing is enforced yet. Start it \
+        "the webhook at {url} does not answer after {} s ({why}); its files are written, and {standing}. Start it \
          (systemctl enable --now bursar-webhook on its host), then install again",
         waited.as_secs()
     )]
     NoReview {
         /// Its URL.
         url: String,
+        /// What is in force.
+        standing: String,
         /// How long the installation waited.
         waited: std::time::Duration,
         /// The last error.

@@ -1,4 +1,4 @@
-//! Derives what a configuration needs in one cluster: roles, namespaces, kinds and credentials. PURE.
+//! Derives what a configuration needs in one cluster: roles, namespaces, kinds and credentials.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The roles that `init` creates: the daemon's rights, and the roles that the daemon may bind but not change. PURE.
+//! The roles that `init` creates: the daemon's rights, and the roles that the daemon may bind but not change.
 
 use std::collections::BTreeMap;
 

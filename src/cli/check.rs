@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 
-use nix::unistd::Uid;
+use nix::unistd::{Uid, User};
 use serde_json::json;
 
 use super::context::{Context, become_bursar};
@@ -14,6 +14,7 @@ use crate::contract::LONGEST_GRACE;
 use crate::desired::quota::{DEFAULTS, traps};
 use crate::ledger::LedgerState;
 use crate::policy::{Class, Policy};
+use crate::privilege::USER;
 use crate::rules::AllowedVolume;
 use crate::settings::{Egress, Names, Settings, SettingsErrors, egress};
 
@@ -77,13 +78,14 @@ fn judged(context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Returns errors and warnings about files that root can read and the daemon cannot. A process of root becomes user
-/// `bursar` and reads every file again. Without that user there is nothing to compare.
+/// Returns errors and warnings about files that the daemon cannot read. A process of root becomes user `bursar` and reads
+/// every file again. For any other user than `bursar`, there is nothing to compare.
 pub(super) fn only_root_reads(context: &Context) -> Result<(Vec<String>, Vec<String>), Failure> {
-    let (path, was_root) = (&context.global.config, Uid::effective().is_root());
+    let path = &context.global.config;
     let text = fs::read_to_string(path).unwrap_or_default();
     become_bursar()?;
-    if !was_root || Uid::effective().is_root() {
+    let own = User::from_name(USER).ok().flatten();
+    if own.is_none_or(|user| user.uid != Uid::effective()) {
         return Ok((Vec::new(), Vec::new()));
     }
     let (mut errors, mut warnings) = match Settings::parse_offline(path, &text) {

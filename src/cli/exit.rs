@@ -1,11 +1,12 @@
 //! The exit codes of `bursar`, and the error type that its commands return.
 
-use std::fmt;
 use std::process::ExitCode;
 
 use crate::control::client::ClientError;
 use crate::errors::chain;
+use crate::identity::AccountKind;
 use crate::orders::request::RequestRefusal;
+use crate::orders::unknown;
 use crate::runtime::RuntimeError;
 use crate::settings::SettingsErrors;
 use crate::store::{StoreError, VerifyError};
@@ -76,8 +77,8 @@ impl Failure {
 
     /// Returns the failure for an account that the ledger does not have.
     #[must_use]
-    pub fn no_account(kind: impl fmt::Display, name: &str) -> Self {
-        Self::new(Exit::NoAccount, format!("no {kind} {name:?} in the ledger; `bursar {kind}s` lists them"))
+    pub fn no_account(kind: AccountKind, name: &str) -> Self {
+        Self::new(Exit::NoAccount, unknown(kind, name))
     }
 }
 

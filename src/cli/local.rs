@@ -64,6 +64,10 @@ pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequ
 
 async fn open(settings: Settings) -> Result<Runtime, Failure> {
     act(&settings)?;
+    let ledger = settings.ledger();
+    if has_content(&ledger).is_ok_and(|has| !has) {
+        return Err(Failure::new(Exit::Failed, format!("{}: {WITHOUT_CONTENT}", ledger.display())));
+    }
     let mut runtime = Runtime::open(settings, Arc::new(Metrics::default()), daemon::now).await?;
     runtime.start().await?;
     Ok(runtime.reading_once())

@@ -61,18 +61,14 @@ impl Finding {
     }
 }
 
-/// Reads every directory once. Returns the homes that they name, too.
+/// Reads every directory once whose password can be read. Returns the homes that they name, too.
 pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>) {
-    let sources = match settings.sources() {
-        Ok(sources) => sources,
-        Err(errors) => {
-            let remedy = "put the password where the configuration expects it, with mode 0640 and owner root:bursar";
-            return (errors.0.iter().map(|error| Finding::bad("password", error, remedy)).collect(), Vec::new());
-        }
-    };
+    let (sources, errors) = settings.usable_sources();
+    let remedy = "put the password where the configuration expects it, with mode 0640 and owner root:bursar";
+    let mut findings: Vec<Finding> = errors.into_iter().map(|error| Finding::bad("password", error, remedy)).collect();
     let pass = Pass::Changes(SyncCache::default());
     let snapshot = directory::fetch(&sources, &pass, &settings.policy, daemon::now()).await;
-    let mut findings: Vec<Finding> = sources.iter().filter_map(authority::client_certificate).collect();
+    findings.extend(sources.iter().filter_map(authority::client_certificate));
     for read in &snapshot.reads {
         let subject = format!("source {}", read.source);
         let server = read.server.as_deref().unwrap_or("no server");
@@ -275,6 +271,28 @@ mod tests {
     use super::*;
     use crate::identity::DirectoryId;
     use crate::snapshot::{Entry, Role};
+
+    #[tokio::test]
+    async fn a_missing_password_hides_no_other_source() {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let (config, people) = (folder.path().join("bursar.toml"), folder.path().join("people.ldif"));
+        std::fs::write(people, "dn: ou=people,dc=x\nobjectClass: organizationalUnit\nou: people\n")
+            .expect("the folder is writable");
+        let source = |name: &str, more: &str| {
+            let users = "[source.users]\nbase = \"ou=people,dc=x\"";
+            format!("[[source]]\nname = \"{name}\"\npreset = \"rfc2307\"\n{more}\n{users}\n")
+        };
+        let ldap = "type = \"ldap\"\nurls = [\"ldaps://ldap.example.org\"]\nbind_dn = \"cn=bursar\"\n\
+                    password = { file = \"/nonexistent/password\" }";
+        let ldif = source("people", "type = \"ldif\"\npath = \"people.ldif\"");
+        std::fs::write(&config, format!("site = \"x\"\n{}{ldif}", source("guests", ldap)))
+            .expect("the folder is writable");
+        let settings = Settings::load_offline(&config).expect("the settings are valid");
+        let (findings, _) = sources(&settings).await;
+        let subjects: Vec<&str> = findings.iter().map(|finding| finding.subject.as_str()).collect();
+        assert_eq!(subjects, ["password", "source people"], "{findings:#?}");
+        assert!(findings[0].text.starts_with("source.guests.password: "), "{findings:#?}");
+    }
 
     #[test]
     fn the_counts_show_that_no_tool_has_maintainers() {

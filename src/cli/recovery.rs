@@ -72,11 +72,11 @@ pub(super) async fn rebuild(context: &Context, given: &[String]) -> Result<Exit,
     let progress = output::progress("reading directories, clusters and homes");
     let rebuilt = recovery::rebuild(&settings, clients, &context.actor, daemon::now()).await?;
     progress.finish_and_clear();
-    let Rebuilt { ledger_id, accounts, tenants, certificates, last_generation, quotas, doubts } = rebuilt;
+    let Rebuilt { ledger_id, accounts, tenants, certificates, last_generation, quotas, importable, doubts } = rebuilt;
     if context.global.json {
         output::json(&json!({
             "ledger": ledger_id, "accounts": accounts, "tenants": tenants, "certificates": certificates,
-            "last_generation": last_generation, "quotas": quotas, "unknown": doubts,
+            "last_generation": last_generation, "quotas": quotas, "importable": importable, "unknown": doubts,
         }))?;
         return Ok(Exit::Done);
     }
@@ -85,10 +85,14 @@ pub(super) async fn rebuild(context: &Context, given: &[String]) -> Result<Exit,
          {NEXT}"
     ));
     if let Some(file) = quotas {
+        let file = file.display();
+        let next = if importable {
+            format!("review {file} and, before bursard starts: bursar quota import {file}")
+        } else {
+            format!("no override can express the differences, which are in {file}")
+        };
         output::line(format!(
-            "some quotas in the clusters differ from their classes, and the first cycle would revert them; review {file} and, \
-             before bursard starts: bursar quota import {file}",
-            file = file.display()
+            "some quotas in the clusters differ from their classes, and the first cycle would revert them; {next}"
         ));
     }
     tell(&doubts);

@@ -77,8 +77,8 @@ fn print(facts: &Value) {
     }
 }
 
-/// Returns the account's row in the view of its kind, by name or id. If several accounts have the name, the one that is
-/// served counts.
+/// Returns the account's row in the view of its kind, by name or id. If several accounts have the name, returns the active
+/// one.
 pub(super) async fn account_row(store: &mut ReadStore, account: &Account) -> Result<Option<Row>, Failure> {
     let rows = facts::named(store, account.kind, &account.name).await?;
     one_of(account, &rows)

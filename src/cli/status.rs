@@ -26,26 +26,31 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
         None => Some(context.daemon()?.status().await),
         Some(_) => None,
     };
-    let (running, status) = match asked {
+    let (origin, status) = match asked {
         None | Some(Err(ClientError::Absent { .. })) => {
             let settings = context.settings()?;
             let mut store = context.store().await?;
             let last = store.last_report().await?.and_then(|report| serde_json::from_value(report).ok());
             let status = report::status(&settings.site, &store.state().await?, &settings.policy, BTreeMap::new(), last);
             let backup = BackupStatus { newest: backup::newest(&settings.state_dir, daemon::now()), failed: None };
-            (false, Status { backup, ..status })
+            let origin = match &context.global.ledger {
+                Some(path) => format!("this is the last state in {}", path.display()),
+                None => "bursard is not running; this is the last state in the ledger".to_owned(),
+            };
+            (Some(origin), Status { backup, ..status })
         }
-        Some(asked) => (true, asked?),
+        Some(asked) => (None, asked?),
     };
     if context.global.json {
         output::json(&status)?;
     } else {
-        output::line(text(&status, running, daemon::now()));
+        output::line(text(&status, origin.as_deref(), daemon::now()));
     }
     Ok(Exit::Done)
 }
 
-fn text(status: &Status, running: bool, now: Timestamp) -> String {
+/// Returns the status as text. `origin` says where the status comes from; `None` if the daemon answered.
+fn text(status: &Status, origin: Option<&str>, now: Timestamp) -> String {
     let Status {
         site,
         sources,
@@ -74,9 +79,7 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
         "{site}: accounts: {}",
         if by_state.is_empty() { "none".to_owned() } else { by_state.join(", ") }
     )];
-    if !running {
-        lines.push("bursard is not running; this is the last state in the ledger".to_owned());
-    }
+    lines.extend(origin.map(clean));
     lines.extend(configuration.as_deref().map(clean));
     lines.extend(ledger.as_ref().map(|LedgerTrouble { why, since, waiting }| {
         let why = clean(why);
@@ -112,7 +115,7 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
             // The current failures and the current progress are printed below. If a daemon runs, the clusters were
             // printed above.
             let report = crate::control::api::CycleReport {
-                away: if running { BTreeMap::new() } else { report.away.clone() },
+                away: if origin.is_none() { BTreeMap::new() } else { report.away.clone() },
                 failing: Vec::new(),
                 unfinished: Vec::new(),
                 pace: Vec::new(),
@@ -269,6 +272,7 @@ mod tests {
             ("test".to_owned(), asked(14, Some(refused))),
         ];
         let status = report::status("example", &world.ledger, &world.policy, clusters.into(), None);
-        output::is_golden("status", &text(&status, true, world.now));
+        output::is_golden("status", &text(&status, None, world.now));
+        assert!(text(&status, Some("where it is from"), world.now).contains("\nwhere it is from\n"));
     }
 }

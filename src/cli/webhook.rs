@@ -2,6 +2,7 @@
 //! acts at once, without the daemon.
 
 use std::path::Path;
+use std::time::Duration;
 
 use kube::Client;
 use serde_json::json;
@@ -11,7 +12,7 @@ use super::context::{Context, as_bursar, become_bursar, ledger_of, may_act};
 use super::exit::{Exit, Failure};
 use super::{admin, audit, output};
 use crate::bootstrap;
-use crate::bootstrap::webhook::{self, ClientCertificate, Installed, Tried, WebhookRequest, Wrote};
+use crate::bootstrap::webhook::{self, ClientCertificate, Installed, Question, Tried, WebhookRequest, Wrote};
 use crate::contract::Sealer;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
@@ -126,7 +127,26 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
         installed?
     };
     print(context, &installed, arguments.write.as_deref())?;
+    reached(&site, arguments.wait).await?;
     Ok(if matches!(installed.client, ClientCertificate::NotSeen { .. }) { Exit::Failed } else { Exit::Done })
+}
+
+/// Fails unless the webhook, which is in force now, answers a review through the API server. Until then, the API server may
+/// not have reached it at all.
+async fn reached(site: &Site, within: Duration) -> Result<(), Failure> {
+    let Some(question) = Question::of(&site.client, site.request()) else { return Ok(()) };
+    let progress = output::progress("waiting until the webhook answers through the API server");
+    let answered = question.ask_within(within).await;
+    progress.finish_and_clear();
+    answered.map_err(|why| {
+        let cluster = &site.cluster;
+        let text = format!(
+            "the webhook is in force, but it does not work through the API server: {why}; until it does, pods of tenants may \
+             be refused. Let each API server reach it, then run: bursar webhook selftest --cluster {cluster}. To take it \
+             out of force, run: bursar webhook uninstall --cluster {cluster} --admin-kubeconfig FILE"
+        );
+        Failure::new(Exit::Failed, text)
+    })
 }
 
 /// Checks that an API server accepts the URL as `clientConfig.url`, and removes a slash at its end.

@@ -1,4 +1,4 @@
-//! The messages that `bursar` and `bursard` exchange over the control socket: HTTP/1.1 with JSON bodies. PURE.
+//! The messages that `bursar` and `bursard` exchange over the control socket: HTTP/1.1 with JSON bodies.
 //!
 //! | request | answer |
 //! |---|---|
@@ -110,7 +110,7 @@ pub struct Status {
     /// The realm that Bursar writes to.
     #[serde(default)]
     pub realm: Option<RealmStatus>,
-    /// How the file differs from the configuration in force; `None` if it does not.
+    /// Why the last reload was refused, or how the file differs from the configuration in force; `None` if neither is so.
     #[serde(default)]
     pub configuration: Option<String>,
 }

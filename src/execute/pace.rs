@@ -43,7 +43,7 @@ pub enum Outcome {
     Lost,
 }
 
-/// The number of requests at a time, by additive increase and multiplicative decrease. Pure.
+/// The number of requests at a time, by additive increase and multiplicative decrease.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Width {
     places: f64,

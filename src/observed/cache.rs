@@ -1,5 +1,5 @@
 //! Merges what a cluster's watches report and what the API server answers to Bursar's own writes into one inventory.
-//! Whichever comes first, an older state never replaces a newer one, and Bursar's own writes are not drift. PURE.
+//! Whichever comes first, an older state never replaces a newer one, and Bursar's own writes are not drift.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

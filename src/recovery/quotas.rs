@@ -2,7 +2,7 @@
 //! become lines for `bursar quota import`; without the import, the first cycle of the new ledger would revert them.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use kube::Client;
@@ -11,7 +11,7 @@ use super::RecoveryError;
 use crate::bootstrap::{self, AccessError, replace_as};
 use crate::desired::DesiredState;
 use crate::desired::quota::stops_pods;
-use crate::identity::{AccountName, ClusterName};
+use crate::identity::{AccountName, ClusterName, NamespaceName};
 use crate::inventory::quota::amounts;
 use crate::kinds::{ManagedKind, ObjectKey};
 use crate::policy::Policy;
@@ -20,7 +20,13 @@ use crate::quantity::compare;
 /// Name of the file in the state folder.
 pub const FILE: &str = "quotas-to-import.txt";
 
-/// Returns the lines for each tenant whose quota differs.
+/// The amounts of a quota, by resource.
+type Amounts = BTreeMap<String, String>;
+
+/// The amounts of a quota that does not exist.
+static ABSENT: Amounts = BTreeMap::new();
+
+/// Returns the lines for each tenant whose quota differs. If a sealed namespace lacks a quota, this differs too.
 ///
 /// # Errors
 /// A cluster does not answer.
@@ -28,6 +34,7 @@ pub(super) async fn differing(
     clients: &BTreeMap<ClusterName, Client>,
     desired: &DesiredState,
     policy: &Policy,
+    sealed: &BTreeSet<(&ClusterName, &NamespaceName)>,
 ) -> Result<Vec<String>, RecoveryError> {
     let mut lines = Vec::new();
     for (cluster, client) in clients {
@@ -37,7 +44,9 @@ pub(super) async fn differing(
             let Some(tenant) = account.clusters.get(cluster) else { continue };
             let Some(namespace) = &tenant.namespace else { continue };
             let locked = policy.classes.get(&tenant.class).map(|class| &class.quota_locked);
-            for ((_, name), hard) in found.iter().filter(|((there, _), _)| there == namespace.as_str()) {
+            let wanted = tenant.objects.keys().filter(|key| key.kind == ManagedKind::ResourceQuota);
+            let wanted = wanted.filter(|_| sealed.contains(&(cluster, namespace))).map(|key| &*key.name);
+            for (name, hard) in of_namespace(&found, namespace.as_str(), wanted) {
                 let key = ObjectKey::new(cluster, ManagedKind::ResourceQuota, Some(namespace.as_str()), name);
                 if stops_pods(&key) {
                     continue;
@@ -52,11 +61,21 @@ pub(super) async fn differing(
     Ok(lines)
 }
 
+/// Returns the quotas of a namespace by name: those that exist, and those that should exist.
+fn of_namespace<'q>(
+    found: &'q BTreeMap<(String, String), Amounts>,
+    namespace: &str,
+    wanted: impl Iterator<Item = &'q str>,
+) -> BTreeMap<&'q str, &'q Amounts> {
+    let found = found.iter().filter(|((there, _), _)| there == namespace);
+    wanted.map(|name| (name, &ABSENT)).chain(found.map(|((_, name), hard)| (name.as_str(), hard))).collect()
+}
+
 /// Returns one line of the amounts that can be imported, and a comment for those that no override can express.
 fn of_tenant(
     account: &AccountName,
     cluster: &ClusterName,
-    (wanted, found): (&BTreeMap<String, String>, &BTreeMap<String, String>),
+    (wanted, found): (&Amounts, &Amounts),
     is_locked: impl Fn(&str) -> bool,
 ) -> Vec<String> {
     let AccountName { kind, name } = account;
@@ -86,6 +105,11 @@ fn of_tenant(
     lines
 }
 
+/// Whether `bursar quota import` accepts the lines: it refuses a file without an order.
+pub(super) fn are_importable(lines: &[String]) -> bool {
+    lines.iter().any(|line| !line.starts_with('#'))
+}
+
 /// Writes the lines into the state folder; `None` if there are none.
 ///
 /// # Errors
@@ -100,7 +124,8 @@ pub(super) fn write(state_dir: &Path, lines: &[String]) -> Result<Option<PathBuf
             _ => Ok(None),
         };
     }
-    let text = format!("# bursar quota import {}\n{}\n", path.display(), lines.join("\n"));
+    let head = if are_importable(lines) { "# bursar quota import" } else { "# nothing to import from" };
+    let text = format!("{head} {}\n{}\n", path.display(), lines.join("\n"));
     replace_as(&path, text.as_bytes(), 0o640, None)?;
     Ok(Some(path))
 }
@@ -110,11 +135,28 @@ mod tests {
     use super::*;
     use crate::identity::AccountKind;
 
+    fn map(pairs: &[(&str, &str)]) -> Amounts {
+        pairs.iter().map(|(resource, amount)| ((*resource).to_owned(), (*amount).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_missing_quota_is_a_comment_and_nothing_to_import() {
+        let account = AccountName { kind: AccountKind::Tool, name: "foo".to_owned() };
+        let (cluster, pods) = (ClusterName("prod".into()), map(&[("pods", "16")]));
+        let found = [("tool-foo", "other"), ("tool-bar", "bursar")];
+        let found = found.map(|(namespace, name)| ((namespace.to_owned(), name.to_owned()), pods.clone())).into();
+        let quotas = of_namespace(&found, "tool-foo", ["bursar"].into_iter());
+        assert_eq!(quotas, [("bursar", &ABSENT), ("other", &pods)].into());
+        let lines = of_tenant(&account, &cluster, (&pods, quotas["bursar"]), |_| false);
+        assert_eq!(lines, ["# tool foo in prod: has no limit of pods, which no override can express"]);
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let file = write(folder.path(), &lines).expect("the folder is writable").expect("a quota differs");
+        let text = std::fs::read_to_string(&file).expect("the file was written");
+        assert!(!are_importable(&lines) && text.starts_with("# nothing to import from"), "{text}");
+    }
+
     #[test]
     fn a_quota_that_differs_becomes_an_importable_line() {
-        let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-            pairs.iter().map(|(resource, amount)| ((*resource).to_owned(), (*amount).to_owned())).collect()
-        };
         let account = AccountName { kind: AccountKind::Tool, name: "foo".to_owned() };
         let cluster = ClusterName("prod".into());
         let wanted = map(&[("limits.cpu", "2"), ("limits.memory", "1Gi"), ("pods", "16"), ("services.nodeports", "0")]);
@@ -126,6 +168,7 @@ mod tests {
             "# tool foo in prod: has no limit of pods, which no override can express",
         ];
         assert_eq!(lines, expected);
+        assert!(are_importable(&lines));
         assert_eq!(of_tenant(&account, &cluster, (&wanted, &wanted), |_| false), Vec::<String>::new());
     }
 }

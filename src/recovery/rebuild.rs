@@ -26,7 +26,7 @@ use crate::ledger::{Account, CredentialKey, LedgerState, Lifecycle, Suspension};
 use crate::runtime;
 use crate::settings::Settings;
 use crate::snapshot::DirectorySnapshot;
-use crate::store::{CycleLock, FILE, ReadStore, Store};
+use crate::store::{CycleLock, FILE, ReadStore, Store, has_content};
 use crate::telemetry::Metrics;
 
 /// What cannot be known after a ledger was lost.
@@ -50,8 +50,10 @@ pub struct Rebuilt {
     pub certificates: usize,
     /// The last generation that was given out, including those that are skipped.
     pub last_generation: u64,
-    /// A file for `bursar quota import`, if quotas in the clusters differ from those of the classes.
+    /// A file that lists the quotas in the clusters that differ from those of the classes.
     pub quotas: Option<PathBuf>,
+    /// Whether `bursar quota import` accepts this file.
+    pub importable: bool,
     /// What remains unknown, as texts for administrators.
     pub doubts: Vec<String>,
 }
@@ -92,19 +94,26 @@ pub async fn rebuild(
     work.look(&search, &sealer, &snapshot).await?;
     work.explain_suspensions();
     work.find_archives();
-    let differing = quotas::differing(&clients, &work.desired(&sealer), &settings.policy).await?;
+    let namespaces =
+        facts.tenancies.iter().map(|tenancy| (&tenancy.identity.cluster, &tenancy.identity.namespace)).collect();
+    let differing = quotas::differing(&clients, &work.desired(&sealer), &settings.policy, &namespaces).await?;
     let written = quotas::write(&settings.state_dir, &differing);
     let quotas = written.map_err(|error| RecoveryError::Quotas(Box::new(error)))?;
-    Ok(Rebuilt { quotas, ..work.store(&facts).await? })
+    let importable = quotas::are_importable(&differing);
+    Ok(Rebuilt { quotas, importable, ..work.store(&facts).await? })
 }
 
-/// Checks that no daemon runs and that no ledger has accounts. An empty ledger from `bursar init` is allowed.
+/// Checks that no daemon runs and that no ledger has accounts. An empty ledger from `bursar init` is allowed, and so is a
+/// file without content, unless a WAL next to it may still have the accounts.
 async fn nothing_is_there(state_dir: &Path) -> Result<(), RecoveryError> {
     let path = state_dir.join(FILE);
     if !state_dir.exists() || !path.exists() {
         return Ok(());
     }
     drop(CycleLock::take(state_dir)?);
+    if has_content(&path).is_ok_and(|has| !has) && !path.with_extension("db-wal").exists() {
+        return Ok(());
+    }
     let known = match ReadStore::open(&path).await {
         Ok(mut ledger) => ledger.state().await.ok(),
         Err(_) => None,
@@ -278,6 +287,7 @@ impl Work<'_> {
             certificates: self.ledger.certificates.len(),
             last_generation: self.ledger.last_generation,
             quotas: None,
+            importable: false,
             doubts: [std::mem::take(&mut self.doubts), self.unexplained.values().cloned().collect()].concat(),
         };
         let detail = json!({
@@ -316,4 +326,24 @@ fn everything(ledger: LedgerState) -> Vec<Change> {
     changes.extend(ledger.archives.into_iter().map(|(file, archive)| Change::Archive(file, archive)));
     changes.push(Change::Rejected(ledger.rejected));
     changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_ledger_without_content_may_be_rebuilt_unless_it_has_a_wal() {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let (ledger, wal) = (folder.path().join(FILE), folder.path().join("ledger.db-wal"));
+        std::fs::write(&ledger, "").expect("the folder is writable");
+        nothing_is_there(folder.path()).await.expect("the ledger was lost");
+        std::fs::write(&wal, "x").expect("the folder is writable");
+        let refused = nothing_is_there(folder.path()).await;
+        assert!(matches!(refused, Err(RecoveryError::There(_))), "{refused:?}");
+        std::fs::remove_file(wal).expect("the file exists");
+        std::fs::write(&ledger, [7; 5000]).expect("the folder is writable");
+        let refused = nothing_is_there(folder.path()).await;
+        assert!(matches!(refused, Err(RecoveryError::There(_))), "{refused:?}");
+    }
 }

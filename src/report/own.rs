@@ -1,5 +1,5 @@
 //! Answers people's questions about their own accounts: the account with their uid, and the tools and workspaces that
-//! they belong to. They do not learn which other accounts exist. PURE.
+//! they belong to. They do not learn which other accounts exist.
 
 use serde_json::{Value, json};
 

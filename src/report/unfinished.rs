@@ -1,4 +1,4 @@
-//! Orders and decisions about accounts that are not finished, and what they wait for. PURE.
+//! Orders and decisions about accounts that are not finished, and what they wait for.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};

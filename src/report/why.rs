@@ -1,5 +1,5 @@
 //! Explains what an account has: the steps from the directory entry and the class to each object, or the step that
-//! fails. PURE.
+//! fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 

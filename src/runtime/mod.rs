@@ -105,6 +105,8 @@ pub struct Runtime {
     pub(crate) realm: Option<Box<RealmTarget>>,
     pub(crate) work: Work,
     pub(crate) metrics: SharedMetrics,
+    /// Why the last reload was refused; `None` if it succeeded.
+    refused: Option<String>,
 }
 
 /// How long an order that arrives while the daemon starts waits for the clusters' objects, which are needed to carry
@@ -208,7 +210,7 @@ impl Runtime {
         let clusters = Clusters::of(&settings, work.stop.clone(), ledger.state().last_generation);
         let directories = Directories::of(sources, work.progress.counter());
         let planner = Planner::default();
-        Ok(Self { settings, sealer, planner, ledger, directories, clusters, realm, work, metrics })
+        Ok(Self { settings, sealer, planner, ledger, directories, clusters, realm, work, metrics, refused: None })
     }
 
     /// Connects to all clusters, and waits until they have listed their objects, or for `ORDERS_WAIT` after an order
@@ -348,7 +350,16 @@ impl Runtime {
         self.directories.reload(sources);
         self.clusters.reload(&settings, self.ledger.state());
         self.settings = settings;
+        self.refused = None;
         Ok(())
+    }
+
+    /// Records that a reload was refused, for the status.
+    pub fn refuse(&mut self, errors: &SettingsErrors) {
+        let (file, now, why) = (self.settings.file.display(), self.now(), errors.0.join("; "));
+        self.refused = Some(format!(
+            "{file} was refused at the reload of {now:.0}, and the former configuration stays in force: {why}"
+        ));
     }
 
     /// Records orders. The next cycle carries them out.

@@ -33,8 +33,10 @@ impl Runtime {
         let unfinished: Vec<_> = realm.iter().flat_map(|realm| realm.unfinished(ledger.state())).collect();
         let (reading, trouble) = (directories.progress().counts(), ledger.trouble().cloned());
         let (wal, backup) = (holding_the_wal(&settings.state_dir), ledger.backup().clone());
-        let (realm, configuration) =
-            (realm.as_ref().map(|realm| realm.status(ledger.state())), settings.differing_file());
+        let (realm, configuration) = (
+            realm.as_ref().map(|realm| realm.status(ledger.state())),
+            self.refused.clone().or_else(|| settings.differing_file()),
+        );
         let (policy, ledger) = (settings.policy.clone(), ledger.state().clone());
         Box::new(move || {
             let mut status = report::status(&policy.site, &ledger, &policy, there, last_cycle);

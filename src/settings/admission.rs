@@ -127,10 +127,10 @@ pub(super) fn hosts(table: &Table<'_>, default: HostRules, own: &str) -> HostRul
         if host.matches(own).count() != 1 {
             fields.wrong("allow", format!("{host:?} would be the same for every tenant; for example {example:?}"));
         } else if !has_name_as_label(&pattern) {
-            let why = "two names could give one host";
+            let why = "so two tenants could get the same host";
             fields.wrong(
                 "allow",
-                format!("{host:?} has other text next to {own} in a label: {why}; for example {example:?}"),
+                format!("{host:?} has other text next to {own} in a label, {why}; for example {example:?}"),
             );
         } else if !is_host(&pattern) || host.matches('{').count() != 1 {
             fields.wrong("allow", format!("{host:?} is not a host; for example {example:?}"));

@@ -47,22 +47,18 @@ pub(super) fn merged(path: &Path, text: &str, environment: &BTreeMap<String, Str
     for (variable, value) in environment {
         let Some(parts) = parts_of(variable) else { continue };
         let is_new = beneath(&of_file, &parts[..1]).is_none();
-        let why = gap(&parts, &of_file, environment);
-        if let Some(why) = why.as_ref().filter(|_| !is_new) {
-            return Err(format!("{variable}: {why}"));
-        }
+        let why = gap(&parts, &of_file, environment).or_else(|| within_a_value(&parts, &of_file));
         // Such characters have a meaning in the keys of the library.
         let is_plain = parts.iter().all(|part| !part.contains(['[', ']', '.']));
-        let is_key = why.is_none() && is_plain && !is_within_a_value(&parts, &of_file);
+        let is_key = why.is_none() && is_plain;
         let set = is_key.then(|| builder.clone().set_override(key_of(&parts), value.as_str()));
-        match set.and_then(Result::ok) {
-            Some(set) => {
-                builder = set;
-                used.push((parts, variable));
-            }
-            None => {
-                warnings.push(format!("{variable}: sets no key; for example BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT"));
-            }
+        if let Some(set) = set.and_then(Result::ok) {
+            builder = set;
+            used.push((parts, variable));
+        } else {
+            let why = why.filter(|_| !is_new);
+            let why = why.unwrap_or_else(|| "for example BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT".to_owned());
+            warnings.push(format!("{variable}: sets no key; {why}"));
         }
     }
     let merged = builder.build().map_err(|error| format!("{name}: {error}"))?;
@@ -139,20 +135,25 @@ fn beneath<'v>(tree: &'v Value, parts: &[String]) -> Option<&'v Value> {
     })
 }
 
-/// Returns an error if `parts` name something else than an item of a list, or an item of which an item before it is
-/// neither in the file nor in the environment. That item would be empty and miss every key.
+/// Returns why a variable cannot set an item of a list: `parts` do not number an item, or an item before it is neither
+/// in the file nor in the environment. That item would be empty and miss every key.
 fn gap(parts: &[String], of_file: &Value, environment: &BTreeMap<String, String>) -> Option<String> {
     parts.iter().enumerate().find_map(|(place, part)| {
         let list = &parts[..place];
         let items = match beneath(of_file, list) {
-            Some(Value::Array(items)) => Some(items.len()),
+            Some(Value::Array(items)) => Some(items),
             Some(_) => return None,
             None => None,
         };
         let Ok(index) = part.parse::<usize>() else {
-            items?;
-            let list = key_of(list);
-            return Some(format!("{list} is a list, and {part:?} is no number of an item; the first is {list}[0]"));
+            let named = |item: &Value| item.get("name").and_then(Value::as_str).map(str::to_ascii_lowercase);
+            let item = items?.iter().position(|item| named(item).as_ref() == Some(part));
+            let right = [list, &[item.unwrap_or(0).to_string()], &parts[place + 1..]].concat();
+            let (list, right) = (key_of(list), variable_of(&right));
+            return Some(match item {
+                Some(_) => format!("{list} is a list; {list}.{part} is {right}"),
+                None => format!("{list} is a list, and {part:?} is no number of an item; the first is {right}"),
+            });
         };
         let is_set = |index: usize| {
             let mut others = environment.keys().filter_map(|variable| parts_of(variable));
@@ -160,16 +161,22 @@ fn gap(parts: &[String], of_file: &Value, environment: &BTreeMap<String, String>
                 other.starts_with(list) && other.get(place).is_some_and(|part| part.parse::<usize>() == Ok(index))
             })
         };
-        let absent = (items.unwrap_or(0)..index).find(|index| !is_set(*index))?;
+        let absent = (items.map_or(0, Vec::len)..index).find(|index| !is_set(*index))?;
         Some(format!("{} has no item {absent}, so item {index} cannot be set; the first is item 0", key_of(list)))
     })
 }
 
-/// Whether a part of the key before the last has a value that is neither a table nor a list, such as `site` in
-/// `BURSAR_SITE__NAME`.
-fn is_within_a_value(parts: &[String], tree: &Value) -> bool {
-    let above = (1..parts.len()).filter_map(|count| beneath(tree, &parts[..count]));
-    above.into_iter().any(|value| !value.is_array() && !value.is_object())
+/// Returns why a variable sets no key, if a part of its key before the last has a value that is neither a table nor a
+/// list, such as `site` in `BURSAR_SITE__NAME`.
+fn within_a_value(parts: &[String], tree: &Value) -> Option<String> {
+    let is_value = |count: &usize| beneath(tree, &parts[..*count]).is_some_and(|it| !it.is_array() && !it.is_object());
+    let value = &parts[..(1..parts.len()).find(is_value)?];
+    Some(format!("{} has no keys; did you mean {}?", key_of(value), variable_of(value)))
+}
+
+/// Returns the variable that sets a key, given by its parts.
+fn variable_of(parts: &[String]) -> String {
+    PREFIX.to_owned() + &parts.join("__").to_ascii_uppercase()
 }
 
 /// Returns the key as errors name it. If an item of a list has a name, the name replaces the index.

@@ -64,7 +64,7 @@ fn environment() -> BTreeMap<String, String> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The file that these settings were read from.
-    file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Warnings about environment variables `BURSAR_…` that set nothing, with the nearest key.
     pub warnings: Vec<String>,
     /// The name of the site in plans, logs and reports.
@@ -233,23 +233,29 @@ impl Settings {
     /// Reads the passwords now, and returns the directories with them. A program that reads no directory needs no
     /// password.
     pub fn sources(&self) -> Result<Vec<SourceConfig>, SettingsErrors> {
-        let mut wrong = Vec::new();
-        let mut sources = Vec::new();
+        let (sources, wrong) = self.usable_sources();
+        if wrong.is_empty() { Ok(sources) } else { Err(SettingsErrors(wrong)) }
+    }
+
+    /// Like [`Self::sources`], but returns the directories that can be read, and the errors of the others.
+    #[must_use]
+    pub fn usable_sources(&self) -> (Vec<SourceConfig>, Vec<String>) {
+        let (mut sources, mut wrong) = (Vec::new(), Vec::new());
         for (source, place) in &self.sources {
             let mut source = source.clone();
             let name = source.name.clone();
-            if let (Some(place), Some((key, secret))) = (place, source.secret()) {
-                match place.read() {
-                    Ok(read) => *secret = Some(read),
-                    Err(error) => wrong.push(format!("source.{name}.{key}: {error}")),
+            let read = match (place, source.secret()) {
+                (Some(place), Some((key, secret))) => {
+                    place.read().map(|read| *secret = Some(read)).map_err(|error| format!("{key}: {error}"))
                 }
-            }
-            match source.check() {
-                Err(error) if wrong.is_empty() => wrong.push(format!("source.{}.{error}", source.name)),
-                _ => sources.push(source),
+                _ => Ok(()),
+            };
+            match read.and_then(|()| source.check().map_err(|error| error.to_string())) {
+                Ok(()) => sources.push(source),
+                Err(error) => wrong.push(format!("source.{name}.{error}")),
             }
         }
-        if wrong.is_empty() { Ok(sources) } else { Err(SettingsErrors(wrong)) }
+        (sources, wrong)
     }
 
     /// Returns errors and warnings about missing files. A missing secret file is an error. A missing credential is a

@@ -26,6 +26,7 @@ impl SecretPlace {
     /// Reads the value of `key`. Errors do not show the value, because it may be the password itself.
     pub(super) fn of(table: &Table<'_>, key: &str) -> Option<Self> {
         const FORM: &str = "is { credential = \"NAME\" } or { file = \"/path\" }, never the password itself";
+        const RELATIVE: &str = "file is not an absolute path; for example { file = \"/etc/bursar/password\" }";
         let fields = table.value(key)?.as_object().filter(|fields| fields.len() == 1);
         let place = fields.and_then(|fields| {
             let (form, value) = fields.iter().next()?;
@@ -37,7 +38,8 @@ impl SecretPlace {
             }
         });
         if place.is_none() {
-            table.wrong(key, FORM);
+            let is_file = fields.is_some_and(|fields| fields.get("file").is_some_and(serde_json::Value::is_string));
+            table.wrong(key, if is_file { RELATIVE } else { FORM });
         }
         place
     }

@@ -190,7 +190,7 @@ fn each_mistake_is_reported_once() {
         );
     }
     told("[webhook]\nimage = \"\"\n", "webhook.image: is empty; give it a value");
-    // Longer times have no sum with the present time.
+    // A longer time would overflow when it is added to the present time.
     let forever = "18446744073709551615s";
     told(
         &format!("[reaper.namespaces]\nwarn_for = \"{forever}\"\n"),
@@ -232,7 +232,7 @@ fn a_sentinel_is_a_dn() {
 }
 
 #[test]
-fn files_of_entries_that_are_missing_are_a_warning() {
+fn a_missing_ldif_file_is_a_warning() {
     let files =
         "[[source]]\nname = \"files\"\ntype = \"ldif\"\npreset = \"rfc2307\"\npaths = [\"k8s-ca.pem\", \"no.ldif\"]\n";
     let users = "[source.users]\nbase = \"ou=people,dc=example,dc=org\"\n";
@@ -269,6 +269,8 @@ fn a_realm_has_keys_of_its_own() {
     told("client_id = \"bursar\"\n", &[secret]);
     let shown = "client_secret: is { credential = \"NAME\" } or { file = \"/path\" }, never the password itself";
     told("client_id = \"bursar\"\nclient_secret = \"hunter2\"\n", &[shown]);
+    let relative = "client_secret: file is not an absolute path; for example { file = \"/etc/bursar/password\" }";
+    told("client_id = \"bursar\"\nclient_secret = { file = \"pw\" }\n", &[relative]);
     told(
         &format!("{client}preset = \"rfc2307\"\npersist = true\n[source.tools]\nbase = \"ou=tools\"\n"),
         &[
@@ -382,7 +384,7 @@ fn a_class_of_adopted_namespaces_needs_a_selector_and_an_owner_annotation() {
 }
 
 #[test]
-fn adopted_namespaces_have_only_rules_without_a_seal() {
+fn adopting_classes_accept_only_rules_that_need_no_seal() {
     let class = "[class.profile]\nfrom = \"adopted\"\nclusters = [\"prod\"]\nowner_annotation = \"owner\"\nselector = \"a=b\"\n[class.profile.admission]\n";
     let rules = |text: &str| {
         let settings = load(&format!("{BASE}{class}{text}")).expect("the settings are valid");
@@ -410,7 +412,11 @@ fn adopted_namespaces_have_only_rules_without_a_seal() {
         ("claims = { read_write_many = [\"a'b\"] }", "claims.read_write_many", "is not a name"),
         ("hosts = \"enforce\"", "hosts", "needs a list"),
         ("hosts = { allow = [\"{name}.lab.example.org\"] }", "hosts.allow", "would be the same for every tenant"),
-        ("hosts = { allow = [\"x-{namespace}.lab.example.org\"] }", "hosts.allow", "two names could give one host"),
+        (
+            "hosts = { allow = [\"x-{namespace}.lab.example.org\"] }",
+            "hosts.allow",
+            "so two tenants could get the same host",
+        ),
         ("hosts = { allow = [\"{namespace}.{name}.example.org\"] }", "hosts.allow", "is not a host"),
         ("hosts = { allow = [], annotations = [\"a'b/*\"] }", "hosts.annotations", "is not an annotation"),
         (
@@ -450,7 +456,7 @@ fn a_host_of_an_adopted_namespace_must_not_be_a_tenants() {
 }
 
 #[test]
-fn an_exempt_group_cannot_end_the_text_that_contains_it() {
+fn an_exempt_group_cannot_escape_its_quotes_in_a_policy() {
     for odd in [r"a'] || true || group in ['", r"a\\\\", r"a\nb", ""] {
         let errors = errors(&format!("[webhook]\nexempt = [\"system:masters\", \"{odd}\"]\n"));
         assert!(errors.len() == 1 && errors[0].starts_with("bursar.toml: webhook.exempt: "), "{odd}: {errors:?}");
@@ -497,7 +503,7 @@ fn a_class_without_namespace_must_set_roles_and_must_not_set_a_quota() {
 }
 
 #[test]
-fn limits_of_marks_and_access_default_to_those_of_suspensions() {
+fn disable_and_remove_access_limits_default_to_the_suspend_limits() {
     let given = "[limits]\nsuspend_per_day = { count = 7 }\nremove_access_per_day = { count = 9 }\n";
     let settings = load_in(folder().path(), &format!("{BASE}{TOOL}{given}"), &[]).expect("the settings are valid");
     let limits = settings.policy.limits;
@@ -523,13 +529,22 @@ fn the_environment_overrides_the_file() {
 #[test]
 fn a_variable_may_set_an_existing_item_or_the_next_one() {
     let folder = folder();
-    let found = load_in(folder.path(), BASE, &[("BURSAR_SOURCE__9__CA", "x")]).expect_err("nine items are missing").0;
-    let why = "source has no item 1, so item 9 cannot be set; the first is item 0";
-    assert_eq!(found, [format!("BURSAR_SOURCE__9__CA: {why}")]);
-    assert!(load_in(folder.path(), BASE, &[("BURSAR_SOURCE__0__CA", "ldap-ca.pem")]).is_ok());
-    for wrong in ["BURSAR_SOURCE__O__CA", "BURSAR_SOURCE__99999999999999999999__CA"] {
-        let found = load_in(folder.path(), BASE, &[(wrong, "x")]).expect_err("it is no number").0.join("");
-        assert!(found.starts_with(&format!("{wrong}: source is a list")) && found.contains("source[0]"), "{found}");
+    let text = format!("{BASE}{TOOL}");
+    let warnings = |name: &str| {
+        let found = load_in(folder.path(), &text, &[(name, "ldap-ca.pem")]);
+        found.expect("a variable that sets no key never ends a command").warnings
+    };
+    assert_eq!(warnings("BURSAR_SOURCE__0__CA"), Vec::<String>::new());
+    let no_number = |part: &str| {
+        format!("source is a list, and {part:?} is no number of an item; the first is BURSAR_SOURCE__0__CA")
+    };
+    for (wrong, why) in [
+        ("BURSAR_SOURCE__9__CA", "source has no item 1, so item 9 cannot be set; the first is item 0".to_owned()),
+        ("BURSAR_SOURCE__PEOPLE__CA", "source is a list; source.people is BURSAR_SOURCE__0__CA".to_owned()),
+        ("BURSAR_SOURCE__O__CA", no_number("o")),
+        ("BURSAR_SOURCE__99999999999999999999__CA", no_number("99999999999999999999")),
+    ] {
+        assert_eq!(warnings(wrong), [format!("{wrong}: sets no key; {why}")]);
     }
 }
 
@@ -556,7 +571,11 @@ fn an_unknown_variable_is_a_warning_with_the_nearest_key() {
         warnings("BURSAR_SOURCE__0__BINDN"),
         ["BURSAR_SOURCE__0__BINDN: source.people.bindn: there is no such key; did you mean bind_dn?"]
     );
-    for other in ["BURSAR_SITE__NAME", "BURSAR_FOO__4000000000__X", "BURSAR_A[4000000000]"] {
+    assert_eq!(
+        warnings("BURSAR_SITE__NAME"),
+        ["BURSAR_SITE__NAME: sets no key; site has no keys; did you mean BURSAR_SITE?"]
+    );
+    for other in ["BURSAR_FOO__4000000000__X", "BURSAR_A[4000000000]"] {
         assert_eq!(warnings(other).len(), 1, "{other}");
         assert!(warnings(other)[0].starts_with(&format!("{other}: sets no key")), "{other}");
     }
@@ -688,7 +707,7 @@ fn active_directory_has_keys_of_its_own() {
         ("preset = \"rfc2307\"", "a source of type ad has the preset ad"),
         ("idmap = { range_size = 0 }", "leave no slice"),
         ("idmap = { domain_sids = [\"S-1-5-32\"] }", "is not the SID of a domain"),
-        ("members_at_once = 0", "0 asks for nothing"),
+        ("members_at_once = 0", "must be at least 1"),
         ("client_key = { file = \"/x\" }", "needs client_certificate"),
     ] {
         let error = source(lines).expect_err(lines);
@@ -724,7 +743,7 @@ fn a_certificate_takes_the_place_of_a_password() {
 }
 
 #[test]
-fn manifests_lie_beside_the_file() {
+fn site_manifests_are_read_from_the_folder_of_the_configuration() {
     let folder = folder();
     let manifests = folder.path().join("manifests");
     std::fs::create_dir_all(manifests.join("tool")).expect("the temporary folder is writable");
@@ -830,7 +849,7 @@ fn errors_in_admission_rules_have_examples() {
     );
     told(
         r#"hosts = { allow = ["{name}-dev.example.org"] }"#,
-        r#"hosts.allow: "{name}-dev.example.org" has other text next to {name} in a label: two names could give one host; for example "{name}.tools.example.org""#,
+        r#"hosts.allow: "{name}-dev.example.org" has other text next to {name} in a label, so two tenants could get the same host; for example "{name}.tools.example.org""#,
     );
     told(
         r#"hosts = { allow = ["{name}.tools.example.org", "www.{name}.example.org"] }"#,
@@ -1049,7 +1068,7 @@ fn a_target_realm_uses_a_source_or_has_a_connection_of_its_own() {
 }
 
 #[test]
-fn rules_of_the_api_server_become_the_words_of_the_policies() {
+fn api_server_rules_become_policy_parameters() {
     let text = r#"
 [class.tool.admission]
 services = { mode = "warn", allow = ["NodePort"] }

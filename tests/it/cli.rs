@@ -135,7 +135,9 @@ fn a_plan_compares_another_configuration_with_the_one_in_force() {
     let (mut by_option, mut by_variable) = (site.command("plan"), site.command("plan"));
     for command in [by_option.arg("--config").arg(&file), by_variable.env("BURSAR_CONFIG", &file)] {
         let said = text(&command.output().expect("bursar is built"));
-        assert!(said.contains("gain access: ") && said.contains("lose access: nobody"), "{said}");
+        assert!(said.contains("gain access: 1: user alice") && said.contains("lose access: nobody"), "{said}");
+        // Nothing is known of a cluster that only the other configuration has.
+        assert!(said.contains("as if cluster prod were empty") && said.contains("user-alice"), "{said}");
     }
     assert!(!site.run("plan", 0).contains("gain access"), "the configuration in force is not compared with itself");
     assert!(plan("--at 2020-01-01", 64).contains("is in the past"));
@@ -161,6 +163,32 @@ fn stranger_asks(site: &Site, file: &std::path::Path) -> String {
     text(&command.output().expect("curl is installed"))
 }
 
+/// Returns the answer of the daemon, whose socket a wrong file cannot hide.
+fn status_of(site: &Site) -> String {
+    let mut command = Command::new("curl");
+    command.args(["-s", "--unix-socket"]).arg(site.path("control.sock")).arg("http://bursard/v1/status");
+    text(&command.output().expect("curl is installed"))
+}
+
+#[test]
+fn the_status_says_why_a_reload_was_refused() {
+    let site = Site::new();
+    let daemon = site.daemon();
+    let guests = "[[source]]\nname = \"guests\"\ntype = \"ldap\"\npreset = \"rfc2307\"\n\
+                  urls = [\"ldaps://ldap.example.org\"]\nbind_dn = \"cn=bursar\"\n\
+                  password = { credential = \"bursar-no-such\" }\n\
+                  [source.users]\nbase = \"ou=people,dc=example,dc=org\"\n";
+    site.configure(guests);
+    assert!(site.run("check", 0).contains("bursar-no-such"), "the unit may have the credential");
+    daemon.signal(Signal::HUP);
+    daemon.wait_until("the refusal", DEADLINE, || status_of(&site).contains("was refused at the reload of"));
+    let status = status_of(&site);
+    assert!(status.contains("bursar-no-such") && !status.contains("systemctl reload bursard"), "{status}");
+    site.configure("");
+    daemon.signal(Signal::HUP);
+    daemon.wait_until("the status without it", DEADLINE, || !status_of(&site).contains("was refused"));
+}
+
 #[test]
 fn a_reload_is_refused_if_a_key_differs_that_only_a_restart_applies() {
     let site = Site::new();
@@ -168,11 +196,7 @@ fn a_reload_is_refused_if_a_key_differs_that_only_a_restart_applies() {
     let file = site.path("bursar.toml");
     let right = std::fs::read_to_string(&file).expect("the site has a configuration");
     let elsewhere = |name: &str| right.replace(&format!("{name}\""), &format!("{name}-2\""));
-    let status = || {
-        let mut command = Command::new("curl");
-        command.args(["-s", "--unix-socket"]).arg(site.path("control.sock")).arg("http://bursard/v1/status");
-        text(&command.output().expect("curl is installed"))
-    };
+    let status = || status_of(&site);
     for (key, other) in [
         ("state_dir", elsewhere("/state")),
         ("control.socket", elsewhere("/control.sock")),
@@ -480,6 +504,10 @@ fn with_a_daemon_commands_ask_the_daemon() {
     let backup = site.path("backup.db").display().to_string();
     assert!(site.json(&format!("ledger backup {backup}"), 0)["events"].as_i64() > Some(1));
     assert!(site.run(&format!("users --ledger {backup}"), 0).contains("alice"));
+    let said = site.run(&format!("status --ledger {backup}"), 0);
+    assert!(said.contains(&format!("the last state in {backup}")) && !said.contains("not running"), "{said}");
+    let said = site.run("show group nobody", 4);
+    assert!(said.contains("compare the name with the directory") && !said.contains("bursar groups"), "{said}");
     assert!(site.run(&format!("ledger backup {backup}"), 1).contains("exists"), "a backup never replaces a file");
     for arguments in ["status", "sync", "hold user alice --reason audit"] {
         let mut stranger = site.command(arguments);
@@ -569,7 +597,7 @@ fn an_empty_file_or_a_foreign_database_does_not_become_a_ledger() {
     let ledger = site.path("state/ledger.db");
     fs::create_dir_all(site.path("state")).expect("the site is writable");
     fs::write(&ledger, "").expect("the folder is writable");
-    for arguments in ["suspend user alice --reason x", "ledger verify", "users"] {
+    for arguments in ["suspend user alice --reason x", "ledger verify", "users", "plan", "sync --once"] {
         assert!(site.run(arguments, 1).contains("the file is empty"), "{arguments}");
     }
     site.run(&format!("ledger backup {}", site.path("copy").display()), 1);

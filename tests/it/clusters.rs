@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
+use bursar::settings::Settings;
 use bursar_testkit::Servers;
 use bursar_testkit::binaries::program;
 use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
@@ -120,6 +121,29 @@ fn the_contexts_of_both_clusters_are_in_one_kubeconfig() {
         .filter(|request| request.user == "bursar:daemon" && watched(&request.verb) && !is_backstop(&request.uri))
         .collect();
     assert!(asked.is_empty(), "{asked:#?}");
+}
+
+#[test]
+fn a_plan_with_a_new_cluster_names_who_gains_access_there() {
+    let mut world = World::new("newcluster");
+    world.tool("foo", 62_869, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    let text = fs::read_to_string(world.config()).expect("the world has a configuration");
+    let ca = world.servers.cluster.ca_pem.display();
+    let table = format!(
+        "[cluster.lab]\ndefault_endpoint = \"main\"\n[cluster.lab.endpoint.main]\nurl = \"https://127.0.0.1:9\"\n\
+         ca = \"{ca}\"\n\n[homes]\n"
+    );
+    let text = text.replace("[homes]\n", &table).replace("clusters     = [\"test\"]", "clusters = [\"test\", \"lab\"]");
+    let text = text.replace(
+        "7d\", endpoints = [\"internal\"] }\nvolumes",
+        "7d\", endpoints = [\"internal\", \"main\"] }\nvolumes",
+    );
+    let other = world.folder.join("other.toml");
+    fs::write(&other, text).expect("the folder is writable");
+    let said = world.plan_with(Settings::load(&other).expect("the configuration is valid")).text;
+    assert!(said.contains("gain access: 1: tool foo") && said.contains("as if cluster lab were empty"), "{said}");
+    assert!(!said.contains("! cluster lab"), "{said}");
 }
 
 #[test]

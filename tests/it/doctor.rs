@@ -91,6 +91,16 @@ fn a_homed_that_does_not_listen_is_found() {
 }
 
 #[test]
+fn a_wrong_base_and_a_wrong_password_have_different_remedies() {
+    let mut world = World::new("doctorbase");
+    world.configure("ou=servicegroups,", "ou=nowhere,ou=servicegroups,");
+    only(&world, &[], "source ", "no such base (32)", "correct base in source.tools");
+    world.configure("ou=nowhere,", "");
+    fs::write(world.folder.join("ldap-password"), "wrong").expect("the folder is writable");
+    only(&world, &[], "source ", "wrong name or password (49)", "correct bind_dn or the password");
+}
+
+#[test]
 fn an_unreachable_endpoint_is_found() {
     let mut world = World::new("noroute");
     let ca = Servers::shared().cluster.ca_pem.display().to_string();

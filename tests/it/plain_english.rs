@@ -1,8 +1,8 @@
 //! Checks that comments, messages and documentation contain none of a few words, and no sentence that begins with "Of",
 //! because such sentences need a second reading.
 //!
-//! Only prose is read: comments and messages of Rust, comments of `config/*.toml`, and Markdown without its code. Texts
-//! that cannot change any more (LICENSE, released migrations) are not read.
+//! Only prose is read: comments and messages of Rust, comments of configurations, units and scripts, the alerts, and
+//! Markdown without its code. Texts that cannot change any more (LICENSE, released migrations) are not read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,9 +45,13 @@ fn extension(path: &Path) -> &str {
 }
 
 fn is_read(path: &Path) -> bool {
+    let is_in = |folders: &[&str]| folders.iter().any(|folder| path.parent().is_some_and(|own| own.ends_with(folder)));
     match extension(path) {
-        "rs" | "md" => true,
-        "toml" => path.parent().is_some_and(|folder| folder.ends_with("config")),
+        "rs" | "md" | "sh" | "service" | "socket" | "env" => true,
+        "toml" => is_in(&["config", "config/examples", "packaging"]),
+        "yml" => is_in(&["packaging/prometheus"]),
+        // The scripts of the Debian package.
+        "" => is_in(&["packaging/deb"]),
         _ => false,
     }
 }
@@ -57,8 +61,14 @@ fn lines<'t>(extension: &str, text: &'t str) -> Vec<(usize, &'t str)> {
     let numbered = (1..).zip(text.lines());
     match extension {
         "rs" => prose(text).comments,
-        "toml" => numbered.filter(|(_, line)| line.starts_with('#')).map(|(at, line)| (at, unmarked(line))).collect(),
-        _ => numbered.collect(),
+        "md" => numbered.collect(),
+        // The indentation of YAML does not mark code.
+        "yml" => numbered.map(|(at, line)| (at, unmarked(line.trim_start()))).collect(),
+        _ => {
+            let commented =
+                numbered.map(|(at, line)| (at, line.trim_start())).filter(|(_, line)| line.starts_with('#'));
+            commented.map(|(at, line)| (at, unmarked(line))).collect()
+        }
     }
 }
 
@@ -248,4 +258,8 @@ fn words_are_found_in_documents_and_not_in_their_code() {
     assert_eq!(found, [(1, "Of"), (3, "is of"), (11, "Of"), (12, "Of"), (14, "are of")]);
     let settings = findings("toml", "# anew\nkey = \"x\" # whoever\n## Of it\n");
     assert_eq!(settings.iter().map(|found| found.0).collect::<Vec<_>>(), [1, 3]);
+    let script = findings("sh", "echo anew\n    # anew\n");
+    assert_eq!(script.iter().map(|found| found.0).collect::<Vec<_>>(), [2]);
+    let alerts = findings("yml", "# Of it\n\n      summary: it is made anew\n      description: Of it\n");
+    assert_eq!(alerts.iter().map(|found| found.0).collect::<Vec<_>>(), [1, 3, 4]);
 }

@@ -145,6 +145,14 @@ impl World {
         self.runtime.block_on(cycle::preview_of(bursar, &cycle::Ask::default())).expect("a plan can be made")
     }
 
+    /// Returns the plan of the next cycle with another configuration, compared with the one in force.
+    pub fn plan_with(&mut self, other: Settings) -> PlanAnswer {
+        self.open();
+        let bursar = self.bursar.as_mut().expect("the world is open");
+        let ask = cycle::Ask { other: Some(Box::new(other)), at: None };
+        self.runtime.block_on(cycle::preview_of(bursar, &ask)).expect("a plan can be made")
+    }
+
     /// Gives an order, and runs the cycle that carries it out.
     pub fn order(&mut self, order: &OrderRequest) -> Result<CycleReport, RequestRefusal> {
         self.open();

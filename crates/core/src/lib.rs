@@ -1,7 +1,7 @@
 //! Bursar's decisions and the values that they use: identities, configuration, directory snapshots, the ledger's model,
 //! the desired and the observed state, and the plan.
 //!
-//! This crate is PURE: it has no runtime, client, file system, environment, thread or clock. Time is a parameter.
+//! This crate is pure: it has no runtime, client, file system, environment, thread or clock. Time is a parameter.
 //! `tests/it/architecture.rs` checks this, the order of the modules, and the crate's dependencies.
 
 pub mod admission;

@@ -233,12 +233,20 @@ pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Resul
         .filter(|account| account.kind == kind && (account.name == name || account.id.0 == name))
         .collect();
     meant(&named, |account| account.state.as_str()).copied().ok_or_else(|| match named.as_slice() {
-        [] => {
-            let text = format!("no {kind} {name:?} in the ledger; `bursar {kind}s` lists them");
-            RequestRefusal { exit_code: 4, text }
-        }
+        [] => RequestRefusal { exit_code: 4, text: unknown(kind, name) },
         several => RequestRefusal { exit_code: 64, text: ambiguous(kind, name, several) },
     })
+}
+
+/// Says that the ledger has no account of this name.
+#[must_use]
+pub fn unknown(kind: AccountKind, name: &str) -> String {
+    let remedy = match kind {
+        AccountKind::Tool => "`bursar tools` lists them",
+        AccountKind::User => "`bursar users` lists them",
+        AccountKind::Group => "compare the name with the directory",
+    };
+    format!("no {kind} {name:?} in the ledger; {remedy}")
 }
 
 /// Chooses one of several accounts with the same name: the only account, the only active account, or the only account

@@ -1,6 +1,6 @@
 //! Reads directories into a [`DirectorySnapshot`](bursar_core::snapshot::DirectorySnapshot). Only `ldap`, `keycloak`,
 //! `ldif`, `sync::incremental` and `confirm` reach a directory; [`fetch`](fetch::fetch) combines their results. Most
-//! other modules are PURE, as their heads say.
+//! other modules are pure: `tests/it/architecture.rs` lists them.
 
 pub mod confirm;
 pub mod entry;

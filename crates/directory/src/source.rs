@@ -397,7 +397,7 @@ fn check_ldap(ldap: &LdapConfig) -> Result<(), SourceError> {
         return Err(SourceError::new("page_size", format!("{} is not in 1..2147483647", ldap.page_size)));
     }
     if ldap.members_at_once == Some(0) {
-        return Err(SourceError::new("members_at_once", "0 asks for nothing; for example 500".to_owned()));
+        return Err(SourceError::new("members_at_once", "must be at least 1; for example 500".to_owned()));
     }
     if let Some(identity) = &ldap.identity {
         if ldap.bind_dn.is_some() {

@@ -1,5 +1,4 @@
 //! Merges a person's public SSH keys into `authorized_keys` as a marked block, and keeps everything else in the file.
-//! Pure.
 
 use bursar_protocol::SshKey;
 

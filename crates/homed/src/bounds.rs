@@ -1,4 +1,4 @@
-//! Checks a request before anything is touched: the uid, the groups, the paths and the prefix. Pure.
+//! Checks a request before anything is touched: the uid, the groups, the paths and the prefix.
 //!
 //! The server checks first, so that no worker is started for a request that is refused. The worker checks again,
 //! because it does the work.

@@ -1,5 +1,5 @@
 //! The part of the daemon admission policy for adopted namespaces, which others create. There the daemon may bind the
-//! roles of the class and write its limits, with objects that carry the daemon's label, and change nothing else. PURE.
+//! roles of the class and write its limits, with objects that carry the daemon's label, and change nothing else.
 
 use super::{text, texts};
 use crate::bootstrap::needs::{Adopting, Needs};

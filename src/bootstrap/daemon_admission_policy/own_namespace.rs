@@ -1,5 +1,5 @@
 //! The part of the daemon admission policy for the webhook: the objects in namespace `bursar`, each by its name, and
-//! the webhook configurations. PURE.
+//! the webhook configurations.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The rules of the daemon admission policy, each with the message of its refusal. PURE.
+//! The rules of the daemon admission policy, each with the message of its refusal.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
 //! Admission policies for adopted namespaces. They contain the rules of `server_rules`, and the rules on hosts and
-//! volumes that the webhook judges in tenants' namespaces. PURE.
+//! volumes that the webhook judges in tenants' namespaces.
 //!
 //! Adopted namespaces carry no seal. Therefore each class has policies of its own, which match namespaces by the
 //! class's selector. `init` also makes the bindings, and the daemon may change neither them nor the policies.

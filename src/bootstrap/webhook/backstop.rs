@@ -1,4 +1,4 @@
-//! The uid rule as policies that the API server evaluates itself, whether the webhook runs or not. PURE.
+//! The uid rule as policies that the API server evaluates itself, whether the webhook runs or not.
 //!
 //! `init` makes the policies, which have no effect without bindings. `bursar webhook install` makes the bindings, one
 //! for each mode, which put the policies in force for classes. The daemon therefore cannot change what a policy does.

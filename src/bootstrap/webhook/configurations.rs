@@ -1,4 +1,4 @@
-//! The three webhook configurations, and the requests that each matches. PURE.
+//! The three webhook configurations, and the requests that each matches.
 //!
 //! Requests for objects that belong neither to a tenant nor to Bursar never wait for the webhook. Pods, workloads,
 //! routes and claims are matched by the label of their namespace, and namespaces by their own label. Bursar's objects

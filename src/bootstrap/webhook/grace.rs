@@ -1,4 +1,4 @@
-//! The policy against long grace periods. PURE.
+//! The policy against long grace periods.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Manifests of the webhook in the cluster: its workload and its files. PURE.
+//! Manifests of the webhook in the cluster: its workload and its files.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

@@ -3,6 +3,7 @@
 //! The state folder belongs to the daemon's user, and the files belong to the caller, who may be root: see
 //! [`privilege::as_bursar`].
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,9 @@ struct PreparedFiles {
     bundle: String,
     times: Times,
     senders: Senders,
+    /// The client certificate that the webhook at the former URL demands.
+    demanded: Option<ClientRules>,
+    standing: String,
 }
 
 /// A webhook outside the cluster whose files are written. No configuration refers to it yet.
@@ -43,6 +47,9 @@ pub struct Outside {
     bundle: String,
     times: Times,
     senders: Senders,
+    demanded: Option<ClientRules>,
+    /// What is in force until the configurations are written.
+    standing: String,
 }
 
 /// Writes the files of a webhook at `url` into `folder`.
@@ -60,15 +67,16 @@ pub async fn write_outside(
     let prepared =
         privilege::as_bursar(prepare((client, admin), daemon_kubeconfig, request, (url, kept.as_ref()))).await;
     let failed = |error: nix::Error| AccessError::Write { path: request.state_dir.to_owned(), source: error.into() };
-    let PreparedFiles { files, bundle, times, senders } = prepared.map_err(failed)??;
+    let PreparedFiles { files, bundle, times, senders, demanded, standing } = prepared.map_err(failed)??;
     files::replace_in(folder, &files)?;
-    Ok(Outside { url: url.to_owned(), folder: folder.to_owned(), bundle, times, senders })
+    Ok(Outside { url: url.to_owned(), folder: folder.to_owned(), bundle, times, senders, demanded, standing })
 }
 
 impl Outside {
     /// Waits until the webhook answers one review. Once the configurations are in force, the API server refuses
     /// requests that the webhook does not answer. If the webhook already demands a client certificate, the review is
-    /// sent through the API server.
+    /// sent through the API server. If the webhook does not answer, one that stays in force demands that certificate
+    /// again.
     ///
     /// # Errors
     /// The webhook does not answer within `within`.
@@ -79,7 +87,12 @@ impl Outside {
         within: Duration,
     ) -> Result<(), AccessError> {
         let question = self.senders.client.as_ref().and_then(|_| Question::of(client, request));
-        answers(&self.url, &self.bundle, question, within).await
+        let answered = answers(&self.url, &self.bundle, question, (within, &self.standing)).await;
+        if answered.is_err() && self.demanded != self.senders.client {
+            let rules = Zeroizing::new(request.rules_text(self.demanded.as_ref()));
+            files::replace_in(&self.folder, &[(RULES, rules, false)])?;
+        }
+        answered
     }
 
     /// Writes the configurations. If the API server then presents the configured client certificate, makes the webhook
@@ -88,7 +101,7 @@ impl Outside {
     /// # Errors
     /// A request fails.
     pub async fn enforce(self, client: &Client, request: WebhookRequest<'_>) -> Result<Installed, AccessError> {
-        let Self { url, folder, bundle, times, senders } = self;
+        let Self { url, folder, bundle, times, senders, .. } = self;
         let mut wrote = Vec::new();
         configure(client, request, &Reached::Url(url), &bundle, (&times, &senders), &mut wrote).await?;
         let rules = async |demanded: &ClientRules| {
@@ -122,10 +135,23 @@ async fn prepare(
 ) -> Result<PreparedFiles, AccessError> {
     let before = found(client).await?;
     let senders = request.begins_with(before.as_ref(), Some(url))?;
+    // A webhook that is in force may use the same folder, until the API server calls the new URL.
+    let former = before.as_ref().and_then(|before| before.url.as_deref());
+    let demanded = match former {
+        Some(former) => request.begins_with(before.as_ref(), Some(former))?.client,
+        None => None,
+    };
+    let standing = match (&before, former) {
+        (None, _) => "nothing is enforced yet".to_owned(),
+        (Some(_), Some(former)) => format!("the webhook at {former} stays in force"),
+        (Some(_), None) => "the webhook in the cluster stays in force".to_owned(),
+    };
+    let hosts: BTreeSet<String> = [Some(url), former].into_iter().flatten().map(host).collect();
+    let hosts: Vec<String> = hosts.into_iter().collect();
     let before = before.unwrap_or_default();
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
     let bundle = authorities.bundle(&before.believed, request.now);
-    let signed = authorities.sign(&[host(url)], OUTSIDE, &before.believed, request.now)?;
+    let signed = authorities.sign(&hosts, OUTSIDE, &before.believed, request.now)?;
     let Serving { certificate, key, not_after, .. } = signed.ok_or(AccessError::NotBelieved)?;
     let reached = own::reached(&read(daemon_kubeconfig)?, daemon_kubeconfig)?;
     let is_same = |kept: &Cluster| {
@@ -147,7 +173,8 @@ async fn prepare(
         (SEAL, Zeroizing::new(request.seal()), false),
         (KUBECONFIG, kubeconfig, true),
     ];
-    Ok(PreparedFiles { files, bundle, times: Times { renew_after: not_after, not_after }, senders })
+    let times = Times { renew_after: not_after, not_after };
+    Ok(PreparedFiles { files, bundle, times, senders, demanded, standing })
 }
 
 /// Turns a failure to get the webhook's certificate with the daemon's rights into an error that names the remedy.

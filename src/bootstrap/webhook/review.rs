@@ -44,6 +44,12 @@ impl Question {
         Some(Self { client: client.clone(), seal: seal_manifest(request, class, rules)?, pod, must_be_refused })
     }
 
+    /// Sends the review again and again, until the webhook answers or `within` has passed.
+    pub async fn ask_within(self, within: Duration) -> Result<(), String> {
+        let asked = wait_for(within, async || Ok(self.clone().ask().await)).await;
+        asked.unwrap_or_else(|error| Err(chain(&error)))
+    }
+
     /// Sends the review. The error is text for an administrator.
     pub async fn ask(self) -> Result<(), String> {
         let Self { client, seal, pod, must_be_refused } = self;
@@ -77,7 +83,7 @@ pub(super) fn is_denied(why: &str) -> bool {
 
 /// Waits until the webhook at `url` answers a review, or until `within` has passed. If `question` is given, it is sent
 /// through the API server; otherwise a review is sent to the webhook itself, whose certificate an authority in `bundle`
-/// must have signed.
+/// must have signed. `standing` says what is in force until then.
 ///
 /// # Errors
 /// The webhook does not answer.
@@ -85,7 +91,7 @@ pub(super) async fn answers(
     url: &str,
     bundle: &str,
     question: Option<Question>,
-    within: Duration,
+    (within, standing): (Duration, &str),
 ) -> Result<(), AccessError> {
     let asked = wait_for(within, async || {
         Ok(match &question {
@@ -94,7 +100,8 @@ pub(super) async fn answers(
         })
     });
     let asked = asked.await?;
-    asked.map_err(|why| AccessError::NoReview { url: url.to_owned(), waited: within, why })
+    let standing = standing.to_owned();
+    asked.map_err(|why| AccessError::NoReview { url: url.to_owned(), waited: within, why, standing })
 }
 
 async fn ask_itself(url: &str, bundle: &str) -> Result<(), String> {

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::selftest::create_pod;
 use super::{AccessError, InstalledWebhook, WebhookRequest, remembered, wait_for};
-use crate::admission::sender::{Known, QUESTION};
+use crate::admission::sender::{Known, PROBE};
 use crate::contract::SELFTEST;
 use crate::rules::Rules;
 use crate::rules::senders::{ClientRules, Senders};
@@ -86,8 +86,8 @@ async fn seen(client: &Client, wanted: &ClientRules) -> Result<Result<(), String
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "question", "namespace": SELFTEST, "annotations": {QUESTION: json!(wanted).to_string()}},
-        "spec": {"securityContext": {"runAsUser": 0}, "containers": [{"name": "question", "image": "question"}]},
+        "metadata": {"name": "probe", "namespace": SELFTEST, "annotations": {PROBE: json!(wanted).to_string()}},
+        "spec": {"securityContext": {"runAsUser": 0}, "containers": [{"name": "probe", "image": "probe"}]},
     });
     let asked = wait_for(WITHIN, async || {
         let said = match create_pod(client, &pod).await {

@@ -1,5 +1,5 @@
 //! Rules of classes that the API server evaluates itself: Services, scheduling, sysctls, ingress and storage classes,
-//! and hosts in further kinds. PURE.
+//! and hosts in further kinds.
 //!
 //! `init` makes a policy for each mode, which contains what the classes allow in that mode, so the daemon cannot change
 //! what a policy does. The daemon writes the bindings, which never change. If a ConfigMap were the policies' parameter,

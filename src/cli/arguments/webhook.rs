@@ -45,7 +45,8 @@ pub struct WebhookInstall {
     /// because the installed webhook does not run or an approver is installed; read once and not kept
     #[arg(long, value_name = "FILE", requires = "write")]
     pub admin_kubeconfig: Option<PathBuf>,
-    /// With --write: how long to wait until the webhook answers a review; it is put in force only after that
+    /// How long to wait for its answer to a review: with --write before it is put in force, and through the API server
+    /// after that
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub wait: Duration,
     /// The image; default: [webhook] image of the configuration

@@ -35,7 +35,7 @@ pub(crate) async fn homes(settings: &Settings, named: &[PathBuf]) -> Vec<Finding
                 // Before the first delivery, this may be right: on a new site, nobody has a home yet.
                 Ok(()) if awaited && sample.is_empty() && is_empty(prefix).await.unwrap_or(false) => {
                     let kind = tables.kind(prefix);
-                    format!("there{kind}, but empty: if the homes are on a file server, mount them here")
+                    format!("exists{kind}, but is empty; if the homes are on a file server, mount them here")
                 }
                 Ok(()) => format!("there{}", tables.kind(prefix)),
                 Err((text, remedy)) => {
@@ -170,7 +170,7 @@ async fn all_fail(client: &HomedClient, sample: &[HomeTarget]) -> Option<HomeErr
 }
 
 /// Returns the error that `bursar-homed` answers. Other errors are ignored: a socket without a server is a finding
-/// already, and a caller who may not send requests learns nothing.
+/// already, and if the caller may not use the socket, the home cannot be tested.
 async fn refused(client: &HomedClient, target: HomeTarget, work: Work) -> Option<HomeError> {
     match client.call(&Request::new(target, work)).await {
         Err(HomedClientError::Home(HomeError::Forbidden { .. })) => None,
@@ -181,8 +181,8 @@ async fn refused(client: &HomedClient, target: HomeTarget, work: Work) -> Option
 
 /// Returns the remedy for a problem that all tested homes have.
 fn remedy(error: &HomeError, homes: usize) -> String {
-    let squash = "the export may squash root, but no other user (`root_squash`, not `all_squash`: exports(5)), and both \
-                  hosts must map the same names to the same uids (`Domain` in /etc/idmapd.conf)";
+    let squash = "export with root_squash, not all_squash (exports(5)), and let both hosts map the same names to the same \
+                  uids (Domain in /etc/idmapd.conf)";
     match error {
         HomeError::WrongOwner { .. } | HomeError::AccessDenied { .. } if homes > 1 => squash.to_owned(),
         other => other.remedy(),

@@ -1,4 +1,4 @@
-//! Parses `/proc/self/mountinfo` (proc(5)) and `/etc/fstab` (fstab(5)), and finds missing mounts. Pure.
+//! Parses `/proc/self/mountinfo` (proc(5)) and `/etc/fstab` (fstab(5)), and finds missing mounts.
 
 use std::path::{Path, PathBuf};
 

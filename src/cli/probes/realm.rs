@@ -17,14 +17,15 @@ const CLIENTS: &str = "manage-clients";
 pub(in crate::cli) async fn realm(settings: &Settings) -> Vec<Finding> {
     let Some(realm) = &settings.realm else { return Vec::new() };
     let subject = format!("realm {}", realm.rules.name);
-    let sources = settings.sources();
-    let connection = sources.and_then(|sources| settings.realm_connection(&sources));
-    let config = match connection {
+    let (sources, wrong) = settings.usable_sources();
+    let config = match settings.realm_connection(&sources) {
         Ok(Some(config)) => config,
         Ok(None) => return Vec::new(),
         Err(errors) => {
             let remedy = "put the secret where the configuration expects it, with mode 0640 and owner root:bursar";
-            return errors.0.iter().map(|error| Finding::bad(&subject, error, remedy)).collect();
+            // The realm may use the connection of a source whose secret cannot be read.
+            let errors = if wrong.is_empty() { errors.0 } else { wrong };
+            return errors.into_iter().map(|error| Finding::bad(&subject, error, remedy)).collect();
         }
     };
     let mut findings: Vec<Finding> =

@@ -38,7 +38,7 @@ pub fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {
 }
 
 /// Returns the certificate that the webhook shows on a new connection. openssl must trust it, as the API server would.
-fn shown(site: &Site) -> String {
+pub fn shown(site: &Site) -> String {
     let authorities = tempfile::NamedTempFile::new().expect("the system allows a temporary file");
     fs::write(authorities.path(), site.authorities()).expect("the folder is writable");
     let mut command = std::process::Command::new("openssl");

@@ -1,10 +1,12 @@
 //! What `bursar webhook` does, and how the admission policy limits the rights that the daemon has for the webhook.
 
+use bursar_testkit::ports::free_port;
 use bursar_testkit::process::run;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use super::site::{Site, out, said};
+use super::files::shown;
+use super::site::{Site, out, pod, said};
 
 fn daemon(site: &Site, arguments: &[&str], input: &str) -> std::process::Output {
     let mut command = site.cluster.kubectl_as(site.daemon_kubeconfig());
@@ -73,6 +75,40 @@ fn the_selftest_reports_rules_that_are_not_in_force() {
         let found = out(&output).contains("! class level: a pod that runs as root: not refused");
         (output.status.code() == Some(1) && found).then_some(())
     });
+}
+
+#[test]
+fn a_webhook_that_does_not_answer_changes_nothing_that_is_in_force() {
+    let mut site = Site::alone();
+    let dir = site.dir().display().to_string();
+    let install = |site: &Site, url: &str| {
+        let install = ["webhook", "install", "--cluster", "test", "--url", url, "--write", &dir, "--wait", "1s"];
+        let output = site.bursar(&install);
+        assert_eq!(output.status.code(), Some(1), "{}{}", out(&output), said(&output));
+        said(&output)
+    };
+    let certificate = site.dir().join("tls.crt");
+    let moved = install(&site, &format!("https://127.0.0.2:{}", free_port()));
+    assert!(moved.contains(&format!("the webhook at {} stays in force", site.url())), "{moved}");
+    let text = std::fs::read_to_string(&certificate).expect("the file is readable");
+    wait_for("the webhook shows its new certificate", DEADLINE, || shown(&site).contains(&text).then_some(()));
+    for host in ["127.0.0.1", "127.0.0.2"] {
+        let mut openssl = std::process::Command::new("openssl");
+        openssl.args(["x509", "-noout", "-checkip", host, "-in"]).arg(&certificate);
+        let checked = out(&run(openssl, ""));
+        assert!(checked.contains("does match certificate"), "{checked}");
+    }
+    // A webhook that was started again gets a new connection of the API server.
+    site.kill_webhook();
+    site.start_webhook();
+    site.create(&pod("stays")).expect("the pod is allowed");
+
+    site.uninstall(&[]);
+    site.kill_webhook();
+    let silent = install(&site, &site.url());
+    assert!(silent.contains("nothing is enforced yet"), "{silent}");
+    let configurations = ["get", "validatingwebhookconfigurations", "bursar-webhook", "--ignore-not-found"];
+    assert_eq!(site.cluster.run(&configurations, ""), "");
 }
 
 #[test]
@@ -191,8 +227,15 @@ fn no_request_waits_for_the_webhook_before_it_runs() {
     site.uninstall(&["--backstop"]);
     let with_addresses = "[cluster.test.webhook]\napi_server_cidrs = [\"10.0.0.0/28\", \"fd00::/64\"]";
     site.configure(with_addresses);
+    // No pod runs on this control plane, so the API server reaches no webhook.
+    let install = ["webhook", "install", "--cluster", "test", "--wait", "0s"];
+    let unreached = |installed: &std::process::Output| {
+        let remedy = "bursar webhook uninstall --cluster test --admin-kubeconfig FILE";
+        let (code, said) = (installed.status.code(), said(installed));
+        assert!(code == Some(1) && said.contains("through the API server") && said.contains(remedy), "{said}");
+    };
     std::thread::scope(|scope| {
-        let installing = scope.spawn(|| site.bursar(&["webhook", "install", "--cluster", "test"]));
+        let installing = scope.spawn(|| site.bursar(&install));
         let pods = wait_for("the Deployment has two pods", DEADLINE, || {
             let pods = site.cluster.run(&["get", "pods", "-n", "bursar", "-o", "json"], "");
             let pods: Value = serde_json::from_str(&pods).expect("the text is JSON");
@@ -208,7 +251,7 @@ fn no_request_waits_for_the_webhook_before_it_runs() {
             site.cluster.run(&["patch", "pod", name, "-n", "bursar", "--subresource=status", "-p", &ready], "");
         }
         let installed = installing.join().expect("the thread does not panic");
-        assert!(installed.status.success(), "{}{}", out(&installed), said(&installed));
+        unreached(&installed);
         assert!(out(&installed).contains("Deployment bursar-webhook"), "{}", out(&installed));
         assert_ne!(site.cluster.run(&configurations, ""), "");
     });
@@ -228,10 +271,10 @@ fn no_request_waits_for_the_webhook_before_it_runs() {
     site.configure("");
     let doctor = out(&site.bursar(&["doctor"]));
     assert!(doctor.contains("its network policy does not match api_server_cidrs"), "{doctor}");
-    site.must(&["webhook", "install", "--cluster", "test"]);
+    unreached(&site.bursar(&install));
     assert!(!policies().contains("bursar-webhook"), "{}", policies());
     site.configure(with_addresses);
-    site.must(&["webhook", "install", "--cluster", "test"]);
+    unreached(&site.bursar(&install));
     site.uninstall(&[]);
     let left = site
         .cluster

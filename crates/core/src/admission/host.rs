@@ -1,5 +1,5 @@
 //! Checks what a pod would get from its node: namespaces, ports, privileges, and requests that its kubelet sends for
-//! it. Paths of the node are checked as volumes, by the stricter of the two rules.
+//! it. `volume` checks paths of the node, by the stricter of the rules `host` and `volumes`.
 
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, object, quoted, switch, text};
@@ -74,7 +74,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Returns the hosts to which the kubelet would newly send requests, each with the path of its field.
+/// Returns each host that a new or changed probe or hook makes the kubelet contact, with the path of its field.
 fn asked<'a>(container: &Container<'a>) -> Result<Vec<(String, &'a str)>, Malformed> {
     let mut asked = Vec::new();
     for (place, how) in ASKED.iter().flat_map(|place| ["httpGet", "tcpSocket"].map(|how| (place, how))) {

@@ -1,20 +1,20 @@
-//! The question of `bursar webhook install` to the webhook: does the API server show the client certificate that the
+//! The probe by which `bursar webhook install` asks the webhook: does the API server show the client certificate that the
 //! webhook will require?
 //!
-//! The question is a pod in [`SELFTEST`] with the annotation [`QUESTION`], whose value is a [`ClientRules`]. The
+//! The probe is a pod in [`SELFTEST`] with the annotation [`PROBE`], whose value is a [`ClientRules`]. The
 //! webhook always refuses the pod, with one of the sentences of [`Known`].
 
 use super::{Operation, Review};
 use crate::contract::SELFTEST;
 use crate::rules::senders::ClientRules;
 
-/// The annotation that makes a pod the question.
-pub const QUESTION: &str = "bursar.dev/client-certificate";
+/// The annotation that makes a pod a probe.
+pub const PROBE: &str = "bursar.dev/client-certificate";
 
-/// The webhook's knowledge of the clients that send it reviews.
+/// What the webhook knows about the clients that send reviews.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
-    /// This connection, and all other open connections that sent reviews, have the certificate in question.
+    /// This connection, and all other open connections that sent reviews, have the certificate.
     Verified,
     /// This connection has the certificate, but reviews also come from these addresses without it.
     OthersToo(String),
@@ -39,7 +39,7 @@ impl Known {
         }
     }
 
-    /// Finds the sentence in an error of the API server. Returns `None` if the webhook did not answer the question.
+    /// Finds the sentence in an error of the API server. Returns `None` if the webhook did not answer the probe.
     #[must_use]
     pub fn find(text: &str) -> Option<Self> {
         let (text, _) = text.split_once(END)?;
@@ -51,15 +51,15 @@ impl Known {
     }
 }
 
-/// Returns the certificate that the review asks about, if the review is the question.
+/// Returns the client certificate that a probe asks about; `None` if the review is not a probe.
 #[must_use]
-pub fn question(review: &Review<'_>) -> Option<ClientRules> {
+pub fn probe(review: &Review<'_>) -> Option<ClientRules> {
     let is_pod = review.group.is_empty() && review.resource == "pods" && review.subresource.is_empty();
     if !is_pod || review.namespace != SELFTEST || review.operation != Operation::Create || !review.dry_run {
         return None;
     }
     let annotations = review.object.as_ref()?.get("metadata")?.get("annotations")?;
-    serde_json::from_str(annotations.get(QUESTION)?.as_str()?).ok()
+    serde_json::from_str(annotations.get(PROBE)?.as_str()?).ok()
 }
 
 #[cfg(test)]
@@ -82,17 +82,17 @@ mod tests {
     }
 
     #[test]
-    fn only_a_dry_run_pod_in_the_selftest_namespace_is_the_question() {
+    fn only_a_dry_run_pod_in_the_selftest_namespace_is_a_probe() {
         let client = ClientRules { authorities: "PEM".to_owned(), name: "kube-apiserver".to_owned() };
         let review = |namespace: &str, dry_run: bool| {
             json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
                 "uid": "u", "operation": "CREATE", "namespace": namespace, "dryRun": dry_run,
                 "resource": {"group": "", "version": "v1", "resource": "pods"},
-                "object": {"metadata": {"annotations": {QUESTION: json!(client).to_string()}}},
+                "object": {"metadata": {"annotations": {PROBE: json!(client).to_string()}}},
             }})
             .to_string()
         };
-        let asked = |text: &str| question(&Review::parse(text.as_bytes()).expect("the text is a review"));
+        let asked = |text: &str| probe(&Review::parse(text.as_bytes()).expect("the text is a review"));
         assert_eq!(asked(&review(SELFTEST, true)), Some(client.clone()));
         assert_eq!(asked(&review(SELFTEST, false)), None);
         assert_eq!(asked(&review("tool-foo", true)), None);

@@ -476,8 +476,8 @@ fn paths_beneath_a_tenants_folder_of_the_node_are_refused() {
     assert_eq!((said("/scratch/foo"), said("/scratch/foo/")), (String::new(), String::new()));
     assert_eq!(
         said("/scratch/foo/link"),
-        "volume \"scratch\" mounts \"/scratch/foo/link\" of the node; of this kind, tool foo may use only /scratch/foo: mount the \
-         folder itself, and what is beneath it by subPath"
+        "volume \"scratch\" mounts \"/scratch/foo/link\" of the node; tool foo may mount only /scratch/foo of this kind: mount \
+         the folder itself, and select a path inside it with subPath"
     );
     assert!(said("/scratch/bar").ends_with("use a PersistentVolumeClaim"));
 }

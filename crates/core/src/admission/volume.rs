@@ -44,8 +44,8 @@ pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision)
                 let what = format!("{who} {}", outside.what);
                 let own: Vec<String> = outside.allowed.iter().filter_map(|allowed| words(tenant, allowed)).collect();
                 let why = match own.as_slice() {
-                    [] => format!("{} may use none of this kind", tenant.who()),
-                    _ => format!("of this kind, {} may use only {}", tenant.who(), own.join(", ")),
+                    [] => format!("{} may not mount volumes of this kind", tenant.who()),
+                    _ => format!("{} may mount only {} of this kind", tenant.who(), own.join(", ")),
                 };
                 decision.found(mode, Finding { rule, what, why, remedy: outside.remedy.to_owned() });
             }
@@ -71,7 +71,8 @@ fn outside<'a>(source: &str, value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Ve
                 AllowedVolume::HostPath(place) => is_own(place) && covers(tenant, place, path),
                 _ => false,
             });
-            let remedy = if beneath { "mount the folder itself, and what is beneath it by subPath" } else { claim };
+            let remedy =
+                if beneath { "mount the folder itself, and select a path inside it with subPath" } else { claim };
             unless(tenant, format!("mounts {} of the node", quoted(path)), remedy, |allowed| match allowed {
                 AllowedVolume::HostPath(place) if is_own(place) => {
                     Some(covers(tenant, place.trim_end_matches('/'), path))
@@ -117,7 +118,8 @@ fn projected<'a>(value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a
     Ok(found)
 }
 
-/// Returns `None` if the class allows the volume. `is_it` returns `None` for allowed volumes of another kind.
+/// Returns `None` if the class allows the volume. `is_it` says whether an allowed volume covers this one; it returns
+/// `None` if the two have different kinds.
 fn unless<'a>(
     tenant: &Tenant<'a>,
     what: String,

@@ -20,7 +20,8 @@ pub struct DesiredKeys {
     pub refused: Vec<String>,
 }
 
-/// Returns the keys of a person if a class with SSH keys takes the account; `None` if Bursar should write no key there.
+/// Returns the keys of a person if a class with SSH keys takes the account; `None` if Bursar should write no key in the
+/// account's home.
 #[must_use]
 pub(super) fn keys(account: &Account, classes: &[&Class]) -> Option<DesiredKeys> {
     let rule = classes.iter().filter_map(|class| class.home.as_ref()).find(|rule| rule.ssh_keys)?;
@@ -39,7 +40,8 @@ pub(super) fn keys(account: &Account, classes: &[&Class]) -> Option<DesiredKeys>
         }
     }
     if account.ssh_keys.len() > MAX_KEYS {
-        refused.push(format!("has more than {MAX_KEYS} SSH keys in the directory: the others are not delivered"));
+        refused
+            .push(format!("the directory has more than {MAX_KEYS} SSH keys; only the first {MAX_KEYS} are delivered"));
     }
     let digest = hex::encode(Sha256::digest(keys.join("\n")));
     Some(DesiredKeys { home, keys, digest, refused })

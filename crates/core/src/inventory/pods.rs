@@ -8,17 +8,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::lifetime;
 
-/// How many characters of an unreadable lifetime are kept. Tenants write lifetimes, so they may be of any length.
+/// The number of characters of an unreadable lifetime that Bursar keeps. Tenants write this text, so it can have any
+/// length.
 const SHOWN: usize = 40;
 
-/// The grace period in seconds for pods that Bursar deletes; Kubernetes' default. A tenant could ask for years
-/// (`terminationGracePeriodSeconds`).
+/// The grace period, in seconds, with which Bursar deletes pods. Bursar ignores the pod's own value, because a tenant may
+/// set it to years.
 pub const GRACE: i64 = 30;
 
 /// How long a kubelet may need to report the end of a pod after its grace period.
 const REPORTED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
-/// Whether a pod that should have ended by `ends_by`, its `metadata.deletionTimestamp`, must have been reported by now.
+/// Returns whether the kubelet should have reported the pod's end by now. `ends_by` is `metadata.deletionTimestamp`.
 #[must_use]
 pub fn is_late(ends_by: Timestamp, now: Timestamp) -> bool {
     now.duration_since(ends_by) > REPORTED_WITHIN

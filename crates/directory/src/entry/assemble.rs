@@ -1,6 +1,5 @@
 //! Turns the trees that one source returned into one [`SourceRead`]: accounts and groups, their members, and whether
-//! the read is complete. PURE. The second thread that it uses ends
-//! before the call returns.
+//! the read is complete. The second thread that it uses ends before the call returns.
 //!
 //! Memberships are resolved within one source, because its DNs and names mean nothing in another.
 

@@ -1,4 +1,4 @@
-//! Evaluates search filters (RFC 4515) for sources without a server. PURE.
+//! Evaluates search filters (RFC 4515) for sources without a server.
 //!
 //! Supported are presence, equality, substrings, `&`, `|` and `!`, compared without case. The presets and most sites
 //! need no more. Ordering, approximate and extensible matches need the server's schema, so filters with them are

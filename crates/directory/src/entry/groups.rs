@@ -1,5 +1,5 @@
 //! Resolves the groups of one source. Turns groups as they were read into the members of each group, and into the gids
-//! that members get from their groups. PURE.
+//! that members get from their groups.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
 //! Computes numbers for accounts that have a SID and no `uidNumber`, by the algorithm of SSSD. Files that a pod writes
-//! therefore belong to the uid that the same person has on hosts with SSSD. PURE.
+//! therefore belong to the uid that the same person has on hosts with SSSD.
 //!
 //! The algorithm is described in sssd-ad(5), ID MAPPING. The numbers from `lower` to `upper` are divided into slices of
 //! `size`. The hash of a domain's SID selects its slice, and the RID is the offset in it. RIDs beyond the slice are in

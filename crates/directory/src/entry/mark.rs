@@ -1,4 +1,4 @@
-//! Recognises the marks that disable an entry. PURE.
+//! Recognises the marks that disable an entry.
 
 use std::str::FromStr;
 

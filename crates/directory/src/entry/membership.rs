@@ -1,4 +1,4 @@
-//! Resolves the members of nested groups. PURE.
+//! Resolves the members of nested groups.
 //!
 //! Servers are asked only for direct members: `memberOf` and the matching rule `LDAP_MATCHING_RULE_IN_CHAIN` give
 //! different answers on different servers, and their changes are not reported. Cycles are cut. If groups are nested

@@ -1,4 +1,4 @@
-//! Checks one raw entry, and turns it into an [`Entry`] or into a [`RejectedEntry`] with the reason. PURE.
+//! Checks one raw entry, and turns it into an [`Entry`] or into a [`RejectedEntry`] with the reason.
 //!
 //! These checks need only the entry itself and the rules. Checks that need other entries are in `assemble` (members,
 //! groups) and `merge` (names and uids used twice, patterns of classes). Later stages never parse a uid.

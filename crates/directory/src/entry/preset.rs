@@ -1,4 +1,4 @@
-//! The presets: the attribute names and filters of known kinds of directory. PURE.
+//! The presets: the attribute names and filters of known kinds of directory.
 
 use std::str::FromStr;
 

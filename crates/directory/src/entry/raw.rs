@@ -1,4 +1,4 @@
-//! An entry as a source returned it, not interpreted yet. PURE.
+//! An entry as a source returned it, not interpreted yet.
 
 use bursar_core::snapshot::freshness::Stamp;
 

@@ -1,4 +1,4 @@
-//! Security identifiers of Windows domains. PURE.
+//! Security identifiers of Windows domains.
 //!
 //! `objectSid` holds SIDs as bytes (MS-DTYP 2.4.2.2); administrators write SIDs as text (MS-DTYP 2.4.2.1).
 

@@ -1,4 +1,4 @@
-//! Converts values of Active Directory to readable text. PURE.
+//! Converts values of Active Directory to readable text.
 
 use jiff::{SignedDuration, Timestamp};
 

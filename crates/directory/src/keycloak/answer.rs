@@ -1,4 +1,4 @@
-//! The answers of Keycloak's administration API, and the entries that are made from them. PURE.
+//! The answers of Keycloak's administration API, and the entries that are made from them.
 //!
 //! A realm has no DNs, so its entries get generated ones. Settings that contain DNs (sentinels, a class's `base`)
 //! therefore work for realms too. User `alice` gets `uid=alice,ou=users,o=REALM`, and group `/staff/lab` gets

@@ -239,9 +239,10 @@ async fn bind(ldap: &mut Ldap, config: &LdapConfig, is_local: bool) -> Result<()
     Err(ReadError::BindRefused { name: name.to_owned(), why, for_good })
 }
 
-/// Describes a result in words, with its code and the server's text (RFC 4511, A.1).
-pub(super) fn meaning(result: &LdapResult) -> String {
-    let words = match result.rc {
+/// Describes a result code in words (RFC 4511, A.1).
+#[must_use]
+pub fn words(code: u32) -> &'static str {
+    match code {
         3 => "time limit of the server exceeded",
         4 => "size limit of the server exceeded",
         8 => "stronger authentication required",
@@ -257,7 +258,12 @@ pub(super) fn meaning(result: &LdapResult) -> String {
         52 => "server unavailable",
         53 => "server unwilling",
         _ => "refused",
-    };
+    }
+}
+
+/// Describes a result in words, with its code and the server's text.
+pub(super) fn meaning(result: &LdapResult) -> String {
+    let words = words(result.rc);
     let referral = result.refs.first().map(|to| format!(" to {to}")).unwrap_or_default();
     let text = result.text.trim_end_matches('\0').trim();
     let text = if text.is_empty() { String::new() } else { format!(": {text}") };

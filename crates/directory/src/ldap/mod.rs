@@ -31,7 +31,8 @@ use ldap3::controls::{Control, ControlType, PagedResults};
 use ldap3::{Ldap, LdapResult, ResultEntry, Scope, SearchStream, parse_refs};
 use tokio::time::timeout;
 
-use self::connection::{Connection, ReadError, meaning};
+use self::connection::{Connection, meaning};
+pub use self::connection::{ReadError, words};
 use self::freshness::{STAMPS, stamps, witnesses};
 use self::range::Part;
 use self::search::Search;

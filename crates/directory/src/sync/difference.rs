@@ -1,4 +1,4 @@
-//! Compares a full read with the entries that result from incremental reads. PURE.
+//! Compares a full read with the entries that result from incremental reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 

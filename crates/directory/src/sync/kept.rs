@@ -1,5 +1,5 @@
 //! The cache of each source between two reads. It is only in memory, so that there is no second copy of the directory
-//! on disk; after a restart, everything is read again. PURE.
+//! on disk; after a restart, everything is read again.
 //!
 //! The entries and the server's mark, up to which they contain all changes, are one value. The value is only replaced
 //! as a whole, so the two cannot disagree.

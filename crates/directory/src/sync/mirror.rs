@@ -1,5 +1,5 @@
 //! The entries of a source's trees as its server last reported them, by immutable id. A mirror gives the same result as
-//! a full read. PURE.
+//! a full read.
 //!
 //! All changes up to one moment are collected in [`News`], and applied together to a copy of the mirror. If collecting
 //! fails, the previous mirror is unchanged.

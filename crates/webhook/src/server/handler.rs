@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bursar_core::admission::decision::{Decision, Finding, Rule};
 use bursar_core::admission::review::{Review, answer};
-use bursar_core::admission::sender::question;
+use bursar_core::admission::sender::probe;
 use bursar_core::admission::tenant::{Resolved, Unresolved};
 use bursar_core::admission::{Operation, decide};
 use bursar_core::rules::{Mode, Rules};
@@ -235,7 +235,7 @@ impl ReviewHandler {
             }
         };
         peer.sent_a_review();
-        if let Some(asked) = question(&review) {
+        if let Some(asked) = probe(&review) {
             let known = self.peers.known(peer, &asked, (self.clock)()).sentence();
             let decision = refused("this is not a pod but a question", &known, "nothing is stored");
             let answer = answer(&review.uid, &decision);

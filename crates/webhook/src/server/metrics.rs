@@ -1,4 +1,4 @@
-//! The metrics of the webhook and the approver, as Prometheus text. PURE.
+//! The metrics of the webhook and the approver, as Prometheus text.
 
 use std::time::Duration;
 

@@ -32,7 +32,9 @@ impl From<&Value> for JsonText {
 }
 
 impl From<Value> for JsonText {
-    fn from(value: Value) -> Self {
+    fn from(mut value: Value) -> Self {
+        // The hashes of the history depend on the order, which a feature of serde_json could change.
+        value.sort_all_objects();
         Self::from(&value)
     }
 }
@@ -45,7 +47,7 @@ impl Serialize for JsonText {
 
 impl<'de> Deserialize<'de> for JsonText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self::from(&Value::deserialize(deserializer)?))
+        Ok(Self::from(Value::deserialize(deserializer)?))
     }
 }
 

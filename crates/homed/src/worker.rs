@@ -222,15 +222,13 @@ fn gone_or_not_mounted(error: HomeError, work: &Work, target: &HomeTarget, bound
 /// home. Otherwise an empty folder counts as a mount point without its mount.
 fn not_mounted(target: &HomeTarget) -> Option<PathBuf> {
     let folder = target.home.parent()?;
-    match &target.mount {
+    if let Some(mount) = &target.mount {
         // If each home is a mount of its own, a home that is gone cannot be distinguished from a home that is not
         // mounted.
-        Some(mount) => (folder.ancestors().find_map(mount_of).as_ref() != Some(mount)).then(|| mount.clone()),
-        None => {
-            let has_homes = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
-            (!has_homes).then(|| folder.to_owned())
-        }
+        return (folder.ancestors().find_map(mount_of).as_ref() != Some(mount)).then(|| mount.clone());
     }
+    let has_homes = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+    (!has_homes).then(|| folder.to_owned())
 }
 
 /// Checks the values of a request. Returns what is wrong with it.

@@ -309,7 +309,7 @@ fn inspect_notice(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Optio
     Some(Action::InspectKubeconfig {
         cluster: look.cluster.clone(),
         host: host.clone(),
-        home: look.tenant.home.as_ref()?.on(host),
+        home: Box::new(look.tenant.home.as_ref()?.on(host)),
         expected: Expected::Notice(Box::new(standing_notice(look, host, delivery)?.clone())),
     })
 }

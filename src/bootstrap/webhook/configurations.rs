@@ -45,7 +45,8 @@ pub(super) const ROUTES: [(&str, &[&str]); 2] =
 /// API group and resources of everything that the webhook's rules judge, whatever label an object has.
 pub(super) fn looked_at() -> Vec<(&'static str, &'static [&'static str])> {
     let pods: (&str, &[&str]) = ("", &["pods", "pods/ephemeralcontainers", "pods/resize", "persistentvolumeclaims"]);
-    WORKLOADS.into_iter().chain(ROUTES).chain([pods, ("", &["namespaces"])]).collect()
+    let namespaces: (&str, &[&str]) = ("", &["namespaces"]);
+    WORKLOADS.into_iter().chain(ROUTES).chain([pods, namespaces]).collect()
 }
 
 /// The input of the configurations.

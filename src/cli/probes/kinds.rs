@@ -50,14 +50,14 @@ pub(super) async fn kinds(policy: &Policy, cluster: &ClusterName, client: &Clien
     let subject = format!("cluster {cluster}, kinds of tenants");
     let classes: Vec<&Class> = policy.classes.values().filter(|class| class.clusters.contains(cluster)).collect();
     let roles: BTreeSet<&String> = classes.iter().flat_map(|class| class.roles_in_namespaces()).collect();
-    let mut rules = BTreeMap::new();
+    let mut granted = BTreeMap::new();
     for role in roles {
         match role_rules(client, role).await {
-            Ok(of_role) => drop(rules.insert(role.as_str(), of_role)),
+            Ok(rules) => drop(granted.insert(role.as_str(), rules)),
             Err(error) => return vec![Finding::bad(subject, chain(&error), init)],
         }
     }
-    let found = unseen_by_class(&classes, &rules).into_iter();
+    let found = unseen_by_class(&classes, &granted).into_iter();
     found.map(|(kinds, classes)| Finding::good(&subject, said(&kinds, &classes))).collect()
 }
 

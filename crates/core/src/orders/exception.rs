@@ -106,7 +106,7 @@ mod tests {
     fn a_workspace_with_a_uid_of_its_own_has_no_exception_from_volumes() {
         let mut class = course();
         assert_eq!(class.excepts(ExceptedRule::Volumes), Ok(()));
-        let first = 70_000.try_into().expect("the uid is valid");
+        let first = 70_000_i64.try_into().expect("the uid is valid");
         workspace_of(&mut class).uid_range = Some(UidRange { first, last: first });
         assert!(class.excepts(ExceptedRule::Volumes).is_err_and(|why| why.contains("a member's home")));
         assert_eq!(class.excepts(ExceptedRule::Images), Ok(()));

@@ -28,7 +28,7 @@ pub(super) async fn run(context: &Context, arguments: &WebhookAudit) -> Result<E
     let found = as_bursar(audit(client, site.request(), |kind, objects| {
         progress.set_message(format!("checking {kind}, {objects} objects so far"));
     }));
-    let found = found.await;
+    let found = Box::pin(found).await;
     progress.finish_and_clear();
     let audit = found??;
     if context.global.json {

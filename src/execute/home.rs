@@ -340,7 +340,9 @@ mod tests {
         let good = text(&planned(&credential));
         assert_eq!(found(&good), HomeFinding::AsDelivered);
         let mut older = credential.clone();
-        std::sync::Arc::make_mut(&mut older.endpoints).values_mut().for_each(|it| it.url = "https://old:6443".into());
+        for endpoint in std::sync::Arc::make_mut(&mut older.endpoints).values_mut() {
+            endpoint.url = "https://old:6443".into();
+        }
         let mut certificate = planned(&credential);
         let key_pem = SecretText::new("key".to_owned());
         certificate.user.proof = UserProof::Certificate { certificate_pem: "certificate".to_owned(), key_pem };

@@ -53,7 +53,7 @@ pub(super) async fn kinds(policy: &Policy, cluster: &ClusterName, client: &Clien
     let mut granted = BTreeMap::new();
     for role in roles {
         match role_rules(client, role).await {
-            Ok(rules) => drop(granted.insert(role.as_str(), rules)),
+            Ok(given) => drop(granted.insert(role.as_str(), given)),
             Err(error) => return vec![Finding::bad(subject, chain(&error), init)],
         }
     }

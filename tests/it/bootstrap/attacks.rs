@@ -985,14 +985,10 @@ async fn the_daemons_credential_does_not_give_control_over_the_cluster() {
     let again = Arc::clone(&attacked);
     let through = tokio::task::spawn_blocking(move || again.go_through()).await.expect("all attacks are tried");
     assert_eq!(through, BTreeSet::new(), "with the approver");
-    only_an_uninstall_gives_back_the_right_to_approve(&attacked, installing, folder.path()).await;
+    only_an_uninstall_gives_back_the_right_to_approve(&attacked, installing).await;
 }
 
-async fn only_an_uninstall_gives_back_the_right_to_approve(
-    attacked: &Arc<Attacked>,
-    installing: ApproverRequest<'_>,
-    folder: &Path,
-) {
+async fn only_an_uninstall_gives_back_the_right_to_approve(attacked: &Arc<Attacked>, installing: ApproverRequest<'_>) {
     let site = &attacked.site;
     let may_approve = || {
         let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");

@@ -20,7 +20,7 @@ use bursar_directory::{Pass, SourceConfig, fetch};
 use super::proxy::{Fault, Proxy, operation};
 use super::{ldap, policy, read, site, toolforge, why};
 use bursar_testkit::ldif::{
-    group_ldif, person_dn, person_ldif, replace_ldif, tool_group_dn, tool_ldif, toolforge_units_ldif,
+    group_ldif, person_dn, person_ldif, replace_ldif, tool_group_dn, tool_ldif, toolforge_units_ldif, unit_ldif,
 };
 use bursar_testkit::sample;
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};

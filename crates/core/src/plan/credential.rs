@@ -177,6 +177,7 @@ fn replaced<'a>(look: Look<'a>, host: &'a HostName, home: &DesiredHome) -> impl 
 }
 
 /// Returns the changes that forget the credentials which a delivery replaced in its file.
+#[must_use]
 pub fn forget(account: &AccountId, cluster: &ClusterName, replaced: &[HostName]) -> Vec<Change> {
     let keys = replaced.iter().map(|host| CredentialKey::new(account.clone(), cluster.clone()).on(host));
     keys.flat_map(|key| [Change::Certificate(key.clone(), None), Change::Delivery(key, None)]).collect()

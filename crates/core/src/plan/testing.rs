@@ -410,8 +410,7 @@ impl World {
             Action::InspectKubeconfig { cluster, host, .. } => {
                 let key = CredentialKey::new(id.clone(), cluster.clone()).on(host);
                 let delivery = self.ledger.deliveries.get(&key).cloned();
-                let checked = delivery.map(|delivery| Delivery { checked_at: Some(now), ..delivery });
-                vec![Change::Delivery(key, checked)]
+                vec![Change::Delivery(key, delivery.map(|it| Delivery { checked_at: Some(now), ..it }))]
             }
         }
     }

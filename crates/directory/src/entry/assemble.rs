@@ -54,6 +54,28 @@ pub struct RawTree {
     pub whole: bool,
 }
 
+/// The bases of the trees, by whether all entries were returned.
+struct Bases {
+    whole: Vec<Dn>,
+    cut: Vec<Dn>,
+}
+
+impl Bases {
+    fn of(source: &SourceConfig, trees: &BTreeMap<AccountKind, RawTree>) -> Self {
+        let of = |whole| {
+            let trees = trees.iter().filter(|(_, tree)| tree.whole == whole);
+            trees.filter_map(|(kind, _)| Some(Dn::parse(&source.tree(*kind)?.base))).collect()
+        };
+        Self { whole: of(true), cut: of(false) }
+    }
+
+    /// Whether an entry that was not returned is missing, although there were other problems.
+    fn prove(&self, dn: &Dn) -> bool {
+        let is_in = |bases: &[Dn]| bases.iter().any(|base| dn.is_within(base));
+        is_in(&self.whole) && !is_in(&self.cut)
+    }
+}
+
 /// Interprets what `source` returned. `took` is zero; the caller measures the time.
 ///
 /// In a partial read, `members` and supplementary groups may be incomplete, like the entries themselves: an account may
@@ -67,17 +89,9 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     let numbers = Numbers::of(&source.sids, &source.attributes, &raw.trees, rules.ids);
     let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, &numbers, rules))));
     let reading_of = |kind: AccountKind| &readings[&kind];
-    let bases = |whole| -> Vec<Dn> {
-        let trees = raw.trees.iter().filter(|(_, tree)| tree.whole == whole);
-        trees.filter_map(|(kind, _)| Some(Dn::parse(&source.tree(*kind)?.base))).collect()
-    };
-    let (whole, cut) = (bases(true), bases(false));
+    let bases = Bases::of(source, &raw.trees);
     let (candidates, companions) = sort_out(source, raw.trees, |kind, raw| reading_of(kind).id(raw));
-    // After another problem, only a base that was read completely proves that a sentinel is missing.
-    let is_sure = |dn: &Dn| {
-        let is_in = |bases: &[Dn]| bases.iter().any(|base| dn.is_within(base));
-        problems.is_empty() || (is_in(&whole) && !is_in(&cut))
-    };
+    let is_sure = |dn: &Dn| problems.is_empty() || bases.prove(dn);
     let missing = missing_sentinels(source, candidates.iter().chain(&companions), is_sure);
     let lacks_sentinel = missing.is_some();
     problems.extend(missing);

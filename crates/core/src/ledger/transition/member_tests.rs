@@ -421,7 +421,9 @@ fn groups_that_still_show_their_managers_may_hide_their_members() {
     let owned = |managers: &[i64]| {
         let mut both = [managed("a", &[], 1), managed("b", &[], 2)];
         for manager in managers {
-            both.iter_mut().for_each(|group| group.members.extend(managed("x", &[], *manager).members));
+            for group in &mut both {
+                group.members.extend(managed("x", &[], *manager).members);
+            }
         }
         [people(), both.to_vec()].concat()
     };

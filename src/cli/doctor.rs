@@ -53,7 +53,7 @@ mod tests {
             text: text.to_owned(),
             remedy: remedy.map(str::to_owned),
         };
-        let why = "ldap1.example.org: bind as cn=bursar,dc=example,dc=org refused: invalidCredentials";
+        let why = "ldap1.example.org: bind as cn=bursar,dc=example,dc=org refused: wrong name or password (49)";
         let findings = [
             finding(
                 "source people",

@@ -111,8 +111,10 @@ async fn nothing_is_there(state_dir: &Path) -> Result<(), RecoveryError> {
         return Ok(());
     }
     drop(CycleLock::take(state_dir)?);
-    if has_content(&path).is_ok_and(|has| !has) && !path.with_extension("db-wal").exists() {
-        return Ok(());
+    if has_content(&path).is_ok_and(|has| !has) {
+        // SQLite deletes the WAL of such a file when it opens the file.
+        let has_wal = path.with_extension("db-wal").exists();
+        return if has_wal { Err(RecoveryError::There(path)) } else { Ok(()) };
     }
     let known = match ReadStore::open(&path).await {
         Ok(mut ledger) => ledger.state().await.ok(),

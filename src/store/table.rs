@@ -23,8 +23,8 @@ pub struct Table {
 /// The number of rows that one statement writes. The text of all rows of a large change would need too much memory.
 pub const ROWS_AT_A_TIME: usize = 1000;
 
-/// The rows of one table that a transaction writes, as JSON texts, which need a tenth of the memory of trees. If a key is
-/// set several times, the last value wins.
+/// The rows of one table that a transaction writes, as JSON texts, which need a tenth of the memory of trees. If a key
+/// is set several times, the last value wins.
 pub struct Rows {
     table: &'static Table,
     rows: BTreeMap<String, (Box<str>, bool)>,

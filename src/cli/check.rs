@@ -10,12 +10,12 @@ use serde_json::json;
 use super::context::{Context, become_bursar};
 use super::exit::{Exit, Failure};
 use super::output;
-use crate::contract::LONGEST_GRACE;
 use crate::desired::quota::{DEFAULTS, traps};
 use crate::ledger::LedgerState;
 use crate::policy::{Class, Policy};
 use crate::privilege::USER;
 use crate::rules::AllowedVolume;
+use crate::rules::server::LONGEST_GRACE;
 use crate::settings::{Egress, Names, Settings, SettingsErrors, egress};
 
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {

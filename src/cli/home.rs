@@ -106,7 +106,7 @@ fn failure(error: &HomedClientError) -> Failure {
 }
 
 fn misunderstood() -> HomedClientError {
-    HomedClientError::Protocol("the answer is of another request".to_owned())
+    HomedClientError::Protocol("the answer belongs to another request".to_owned())
 }
 
 async fn show(client: &HomedClient, home: &HomeTarget) -> Result<Said, HomedClientError> {

@@ -144,7 +144,7 @@ impl<'a> Left<'a> {
         let mut left = Self::default();
         for (key, record) in &ledger.objects {
             let is_access = key.kind.stage() == Stage::Access;
-            // Most objects are of neither kind, and to look up all their accounts would take long.
+            // Most objects have neither kind, and to look up all their accounts would take long.
             if !is_access && !stops_pods(key) {
                 continue;
             }

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use super::admission::rule;
 use super::table::Table;
-use crate::contract::LONGEST_GRACE;
 use crate::rules::Mode;
-use crate::rules::server::{ANY, HostField, ServerRule, ServerRules};
+use crate::rules::server::{ANY, HostField, LONGEST_GRACE, ServerRule, ServerRules};
 
 /// The words of `services.allow`: types of Services, and the field for external addresses.
 const SERVICES: [&str; 4] = ["NodePort", "LoadBalancer", "ExternalName", "externalIPs"];

@@ -29,10 +29,6 @@ pub const MANAGER: &str = "bursar";
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The prefix of our service accounts' names. The generation follows.
 pub const SERVICE_ACCOUNT_PREFIX: &str = "bursar-g";
-/// The longest grace period in seconds that a pod of a tenant, or its deletion, may ask for, unless the class has another
-/// limit. A kubelet that has begun to
-/// end a pod waits for the grace period with which it began: a later deletion with a shorter one does not end the pod.
-pub const LONGEST_GRACE: i64 = 300;
 /// Label on every namespace of a tenant: its class.
 pub const CLASS: &str = "bursar.dev/class";
 /// Label with which an administrator allows the daemon to adopt an existing namespace.

@@ -294,7 +294,7 @@ impl Place<'_> {
             written |= self.remove_token(&entries.user.name)?;
             cleaned?;
         } else if !matches!(&entries.user.proof, UserProof::Token(_)) {
-            // The files are of a token that this credential replaced. If they cannot be removed, the credential works.
+            // The files belong to a token that this credential replaced. If they cannot be removed, the credential works.
             written |= self.remove_token(&entries.user.name).unwrap_or_default();
         }
         let changed = changed || written || narrowed;

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::backstop::{self, GRACE};
 use super::server_rules::{old_pod_spec, pod_spec, resource, resource_rule, variable};
-use crate::contract::{CLASS, LONGEST_GRACE};
+use crate::contract::CLASS;
+use crate::rules::server::LONGEST_GRACE;
 
 /// Limits how long pods, and deletions and evictions of pods, may ask to go on. `longest` has the limits in seconds by
 /// class; for all other classes the limit is [`LONGEST_GRACE`]. The grace period of a pod cannot be changed, so updates

@@ -6,11 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::class::former_classes;
-use crate::contract::LONGEST_GRACE;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::{AdoptedAdmission, Class, Policy};
-use crate::rules::server::{HostField, ServerRule, ServerRules};
+use crate::rules::server::{HostField, LONGEST_GRACE, ServerRule, ServerRules};
 use crate::rules::{HostRules, Mode};
 
 /// The modes in which a rule is evaluated.

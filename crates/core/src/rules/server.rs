@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 
 use super::Mode;
-use crate::contract::LONGEST_GRACE;
 
 macro_rules! unprivileged_port {
     () => {
@@ -38,6 +37,11 @@ pub const PORT_SYSCTLS: [(&str, &str); 2] = [
     ("net.ipv4.ip_unprivileged_port_start", concat!("^", unprivileged_port!(), "$")),
     ("net.ipv4.ip_local_port_range", concat!("^", unprivileged_port!(), "[ \\t]+[0-9]+$")),
 ];
+
+/// The longest grace period in seconds that a pod of a tenant, or its deletion, may ask for, unless the class has another
+/// limit. A kubelet that has begun to
+/// end a pod waits for the grace period with which it began: a later deletion with a shorter one does not end the pod.
+pub const LONGEST_GRACE: i64 = 300;
 
 /// One rule of a class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

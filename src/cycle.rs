@@ -69,7 +69,12 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     clusters.must_own(ledger.state())?; // before anything is written in the realm
     count(metrics, &decided, &done);
     let is_counted_whole = matches!(trigger, Trigger::FullRead | Trigger::Start);
-    let stopped = stopped(&decided.approved);
+    let mut stopped = stopped(&decided.approved);
+    for (cluster, pods) in &clusters.suspended_pods {
+        // Pods that were counted may have ended, or their namespace may have been resumed.
+        let open = pods.iter().filter(|(_, pods)| **pods > 0);
+        stopped.extend(open.map(|(namespace, _)| (cluster.clone(), namespace.clone())));
+    }
     if is_counted_whole || !stopped.is_empty() {
         // clusters: pods of suspended tenants
         let only = (!is_counted_whole).then_some(&stopped);
@@ -80,10 +85,8 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
         };
         // A cluster that was not counted keeps its last count.
         for (cluster, pods) in counted {
-            let known = clusters.suspended_pods.entry(cluster).or_default();
-            if is_counted_whole {
-                known.clear();
-            }
+            let known = clusters.suspended_pods.entry(cluster.clone()).or_default();
+            known.retain(|namespace, _| !is_counted_whole && !stopped.contains(&(cluster.clone(), namespace.clone())));
             known.extend(pods);
         }
     }

@@ -202,6 +202,12 @@ impl StepError {
         source.is_loss()
     }
 
+    /// Whether a file in a home could not be changed.
+    #[must_use]
+    pub const fn is_of_a_file(&self) -> bool {
+        matches!(self, Self::Home(_) | Self::HomeAnswer)
+    }
+
     /// Whether `home`, which was a mount point itself, is missing: the folder does not exist, and nothing is mounted
     /// there.
     #[must_use]

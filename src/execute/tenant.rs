@@ -20,7 +20,7 @@ use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError};
 use crate::identity::ClusterName;
 use crate::kinds::Stage;
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Failure, LATER_REMOVAL, MISSING_HOME, REMOVAL};
+use crate::ledger::{Failure, HOMES_REMOVAL, LATER_REMOVAL, MISSING_HOME, REMOVAL};
 use crate::plan::adopted::foreign_namespace;
 use crate::plan::{AccountPlan, Action};
 
@@ -94,6 +94,8 @@ impl TenantExecution<'_> {
         {
             effects.watch.suspect();
         }
+        let is_done_there = answers && errors.iter().all(StepError::is_of_a_file);
+        let step = if is_done_there { HOMES_REMOVAL } else { step };
         let failure = failed.map(|error| {
             let (before, now) = (self.before(), (self.run.clock)());
             if self.is_of_a_missing_home(error) {
@@ -199,13 +201,18 @@ impl TenantExecution<'_> {
             return Report { failed: 1, actions, ..counted };
         }
         let done = u64::from(!failed && !left);
-        Report { done, failed: u64::from(failed), left: u64::from(left), actions, ..counted }
+        Report { done, failed: u64::from(failed), left: u64::from(is_cut), actions, ..counted }
     }
 
     /// Whether the steps that have not begun are left to the next execution, although the account has begun. Otherwise
     /// an account in a cluster that answers slowly delays all other clusters until its last step ends.
+    ///
+    /// An account is finished if it has a step that is not recorded, because that step would be repeated each time.
     fn is_late(&self) -> bool {
-        self.run.slice_over.is_cancelled() && (self.run.clock)().duration_since(self.run.now) > FINISHES
+        let repeats = |action: &&Action| matches!(action, Action::ProveRevoked { .. } | Action::MakeDirectory { .. });
+        !self.actions.iter().any(repeats)
+            && self.run.slice_over.is_cancelled()
+            && (self.run.clock)().duration_since(self.run.now) > FINISHES
     }
 
     /// Whether the cluster stopped answering. Steps that have not begun are then left to a later cycle, so that no time

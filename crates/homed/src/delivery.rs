@@ -362,12 +362,13 @@ impl Place<'_> {
                 self.cpu.heed(BLANKED_BYTES)?;
                 // If this fails too, the first error is the one to remedy.
                 let _ = overwrite(&directory.reading(BLANKED_BYTES), name, self.patience, keypair::with_blank_keys);
-                return Err(error);
+                Err(error)
             }
-            exchanged => exchanged?,
+            exchanged => exchanged,
         };
         // An error of this call is returned last, too.
         let cleaned = self.clean_backups(&directory);
+        let exchanged = exchanged?;
         if exchanged.value? {
             match directory.remove(&beside_name(name, KEPT)) {
                 Err(error) if is_not_ours(&error) => {}

@@ -373,7 +373,8 @@ fn digest(entries: &[BTreeMap<&str, &Node>; 3], names: &EntryNames) -> Option<St
     for name in &names.contexts {
         let inner = entry(List::Contexts, name)?;
         add(name);
-        for field in CONTEXT_FIELDS {
+        // The user may choose another namespace.
+        for field in ["cluster", "user"] {
             add(&text(inner, field));
         }
     }

@@ -224,8 +224,9 @@ fn not_mounted(target: &HomeTarget) -> Option<PathBuf> {
     let folder = target.home.parent()?;
     if let Some(mount) = &target.mount {
         // If each home is a mount of its own, a home that is gone cannot be distinguished from a home that is not
-        // mounted.
-        return (folder.ancestors().find_map(mount_of).as_ref() != Some(mount)).then(|| mount.clone());
+        // mounted. An empty file system may be the mount point of an export that the server does not have mounted.
+        let is_empty = std::fs::read_dir(mount).is_ok_and(|mut entries| entries.next().is_none());
+        return (is_empty || folder.ancestors().find_map(mount_of).as_ref() != Some(mount)).then(|| mount.clone());
     }
     let has_homes = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
     (!has_homes).then(|| folder.to_owned())

@@ -37,7 +37,7 @@ impl TenantExecution<'_> {
         }
         let mut is_without_directory = false;
         for action in homes {
-            if failed.is_none() && self.is_late() {
+            if failed.is_none() && (done.is_cut || self.is_late()) {
                 done.is_cut = true;
                 break;
             }

@@ -419,12 +419,16 @@ impl Lesson<'_> {
         let mut left: BTreeMap<AccountId, BTreeMap<AccountId, &ClusterName>> = BTreeMap::new();
         for (key, record) in bindings {
             let Some(owner) = ledger.accounts.get(&record.account) else { continue };
+            let groups = self.giving(owner, key, policy);
+            if groups.is_empty() {
+                continue;
+            }
             let subjects = record.detail.as_ref().map(JsonText::value);
             for subject in subjects.as_ref().and_then(Value::as_array).into_iter().flatten() {
                 let named = subject["name"].as_str().and_then(of_generation_group);
                 let person = named.and_then(|(_, generation)| by_generation.get(&generation).copied());
                 let Some(person) = person.filter(|person| self.has_lost(facts, key, person)) else { continue };
-                for group in self.giving(owner, key, policy) {
+                for group in &groups {
                     left.entry(group.id.clone()).or_default().insert(person.id.clone(), &key.cluster);
                 }
             }

@@ -75,7 +75,13 @@ impl Failure {
     /// Whether a step that takes access away failed after all objects that give access were written or deleted.
     #[must_use]
     pub fn is_of_later_removal(&self) -> bool {
-        self.step == LATER_REMOVAL
+        self.step == LATER_REMOVAL || self.step == HOMES_REMOVAL
+    }
+
+    /// Whether the steps that take access away are done in the cluster, and only files in homes are left.
+    #[must_use]
+    pub fn is_of_homes(&self) -> bool {
+        self.step == HOMES_REMOVAL
     }
 
     /// Whether only steps in foreign namespaces failed. The makers of these namespaces can cause such failures, so no
@@ -128,6 +134,8 @@ pub const REMOVAL: &str = "removal";
 /// [`Failure::step`] of the other steps that take access away: those for workloads, pods, tokens and homes. A tenant
 /// can make some of these steps fail, so the objects do not wait for them.
 pub const LATER_REMOVAL: &str = "removal of workloads and files";
+/// [`Failure::step`] if only files in homes are left: those that take access away are done in the cluster.
+pub const HOMES_REMOVAL: &str = "removal of files";
 /// [`Failure::step`] if our entries are to be removed from a home that is missing because its file system is not
 /// mounted.
 pub const MISSING_HOME: &str = "missing home";

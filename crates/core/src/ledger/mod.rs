@@ -39,8 +39,8 @@ pub use self::credential::{Certificate, CredentialKey, Delivery, UnknownCertific
 use self::doubt::{Doubt, DoubtKey};
 use self::exception::{Exception, ExceptionKey};
 pub use self::failure::{
-    ADOPTED, CERTIFICATE, FOREIGN, Failure, LAST_REMOVAL_RETRY, LAST_RETRY, LATER_REMOVAL, MISSING_HOME, OVERWRITTEN,
-    REMOVAL,
+    ADOPTED, CERTIFICATE, FOREIGN, Failure, HOMES_REMOVAL, LAST_REMOVAL_RETRY, LAST_RETRY, LATER_REMOVAL, MISSING_HOME,
+    OVERWRITTEN, REMOVAL,
 };
 pub use self::gaps::{Absence, Ending};
 use self::idle::Idleness;

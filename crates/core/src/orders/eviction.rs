@@ -29,7 +29,7 @@ pub(super) fn left_stopped(
     if let Some((cluster, why)) = unfinished(ledger, policy, account).filter(|_| is_evicted) {
         let text = format!(
             "{}: the eviction is not finished in cluster {cluster}: {why}; run the command again when `bursar status` \
-             no longer shows it",
+             no longer shows it, or take a cluster that is lost out of the configuration",
             account.account_name()
         );
         return refused(1, text);
@@ -79,7 +79,8 @@ fn unfinished<'a>(
     let first = (account.id.clone(), ClusterName::default());
     let mut own = ledger.failures.range(first..).take_while(|((id, _), _)| *id == account.id);
     own.find_map(|((_, cluster), failure)| {
-        let is_left = failure.is_begun() || failure.is_of_removal();
+        // An intruder can keep us from changing a file in the home, and such a file gives no access.
+        let is_left = failure.is_begun() || (failure.is_of_removal() && !failure.is_of_homes());
         let why = if failure.is_begun() { "the cluster has not answered yet" } else { failure.reason.as_str() };
         (is_left && policy.clusters.contains_key(cluster)).then_some((cluster, why))
     })
@@ -94,7 +95,7 @@ fn said(key: &ObjectKey) -> String {
 mod tests {
     use super::*;
     use crate::identity::{AccountId, AccountKind};
-    use crate::ledger::{Lifecycle, Note, OrderKind};
+    use crate::ledger::{HOMES_REMOVAL, Lifecycle, Note, OrderKind};
     use crate::orders::request::{Evict, OrderRequest, ResumeStarting, Target};
     use crate::orders::write_all;
     use crate::plan::Action;
@@ -190,9 +191,12 @@ mod tests {
         assert!(plan.accounts[0].steps().any(is_eviction), "{plan}");
         world.cycle();
         assert_eq!(ordered(&mut world, start(&["none"])), []);
-        // A cluster that the configuration no longer names will never carry the eviction out.
+        // A cluster that the configuration no longer names will never carry the eviction out, and a file in the home
+        // gives no access.
         let failure = crate::ledger::Failure::begun(world.now);
-        world.ledger.failures.insert((foo, ClusterName("gone".into())), failure);
+        let of_a_file = crate::ledger::Failure { step: HOMES_REMOVAL.to_owned(), attempts: 1, ..failure.clone() };
+        world.ledger.failures.insert((foo.clone(), ClusterName("gone".into())), failure);
+        world.ledger.failures.insert((foo, prod()), of_a_file);
         assert_eq!(ordered(&mut world, OrderRequest::Resume(target())), []);
     }
 

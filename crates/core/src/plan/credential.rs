@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bursar_protocol::USUAL_KUBECONFIG;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::tenant::{Found, Look, is_made};
 use super::{Action, Expected, Reason};
@@ -304,9 +304,13 @@ fn inspect(look: Look<'_>, credential: &DesiredCredential, home: DesiredHome, he
 }
 
 /// Returns the inspection of a notice, because kubectl may have written the credential back. After the inspections in
-/// the first minute, a notice is not inspected any more.
+/// the first minute, a notice is not inspected any more. If they fail for an hour, or if an older version wrote the
+/// notice, which inspected none, they are left out.
 fn inspect_notice(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<Action> {
     next_look(delivery).filter(|at| delivery.is_notice() && *at <= look.now)?;
+    if look.now.duration_since(delivery.at).abs() > SignedDuration::from_hours(1) {
+        return None;
+    }
     Some(Action::InspectKubeconfig {
         cluster: look.cluster.clone(),
         host: host.clone(),

@@ -107,10 +107,7 @@ impl Memory<'_> {
         }
         for entry in read.entries.iter().filter(|entry| entry.kind != AccountKind::User && !entry.members.is_empty()) {
             let known = self.known.get(&(read.source.as_str(), &entry.id));
-            let shows_them = |account: &Account| {
-                staying(account).next().is_some() && lost_by_emptying(account, &entry.members).is_empty()
-            };
-            if let Some(account) = known.filter(|account| shows_them(account)) {
+            if let Some(account) = known.filter(|account| staying(account).next().is_some()) {
                 places.entry(parent(account)).or_default().1 += 1;
             }
         }
@@ -124,7 +121,7 @@ impl Memory<'_> {
         })
     }
 
-    /// Returns the groups that show no plain members, although some of those that they lost are in the read. If there is
+    /// Returns the groups that show no members, although some of those that they lost are in the read. If there is
     /// only one such group, or all of them lost the same single member, returns none, because that happens without a
     /// fault.
     fn emptied(&self, read: &SourceRead) -> Vec<&Account> {
@@ -528,16 +525,9 @@ pub(super) fn doubt_key(read: &SourceRead, question: Question) -> DoubtKey {
     DoubtKey { source: read.source.clone(), kind: AccountKind::Group, question }
 }
 
-/// Returns the members whom a group or tool no longer names, if it names no plain member. Managers are listed in another
-/// attribute, so a rule that hides the members may still show them.
+/// Returns the members whom a group or tool no longer names, if it names nobody.
 fn lost_by_emptying<'a>(account: &'a Account, named: &BTreeMap<DirectoryId, Role>) -> Vec<&'a DirectoryId> {
-    if named.values().any(|role| *role == Role::Member) {
-        return Vec::new();
-    }
-    let may_be_hidden = |member: &&DirectoryId| {
-        named.is_empty() || (account.members[*member] == Role::Member && !named.contains_key(*member))
-    };
-    staying(account).filter(may_be_hidden).collect()
+    if named.is_empty() { staying(account).collect() } else { Vec::new() }
 }
 
 /// Returns the members whose leaving is not proved yet.

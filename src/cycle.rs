@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bursar_directory::Pass;
 use jiff::Timestamp;
@@ -82,6 +83,8 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
         let counted = tokio::select! {
             counted = counted => counted,
             () = work.interrupt.cancelled() => BTreeMap::new(),
+            () = work.hurry.cancelled(), if trigger != Trigger::FullRead => BTreeMap::new(),
+            () = tokio::time::sleep(COUNTS_FOR), if trigger != Trigger::FullRead => BTreeMap::new(),
         };
         // A cluster that was not counted keeps its last count.
         for (cluster, pods) in counted {
@@ -110,6 +113,9 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     };
     Ok(ledger.finish(report).await?) // ledger: the cycle's own row
 }
+
+/// How long the pods of suspended tenants are counted, except at night. The answers to orders wait for the count.
+const COUNTS_FOR: Duration = Duration::from_secs(10);
 
 /// Returns the namespaces in which a plan stops workloads.
 fn stopped(approved: &ApprovedPlan) -> BTreeSet<(ClusterName, String)> {

@@ -21,9 +21,11 @@ use crate::store::backup::Backup;
 const SOFT_STOP: Duration = Duration::from_mins(1);
 /// If no step of a cycle ends for this long, the cycle hangs. The deadline of every request is far shorter.
 const HANGS: Duration = Duration::from_mins(10);
-/// How long a change in a directory, or a person at a login, may have to wait for a cycle. Most cycles end within this
-/// time. `Inbox::was_cut` lets cycles finish while many changes arrive.
+/// How long a change in a directory may have to wait for a cycle. Most cycles end within this time. `Inbox::was_cut` lets
+/// cycles finish while many changes arrive.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How long a person at a login may have to wait for a cycle. Every local user can ask, so this time is longer.
+const PATIENCE_OF_PEOPLE: Duration = Duration::from_secs(1);
 /// The number of requests that may wait for the end of a cycle. Users without the right to read may have only half as
 /// many connections open, so their requests reach this limit only if callers have gone away.
 const WAITING_REQUESTS: usize = 64;
@@ -182,8 +184,13 @@ impl Inbox {
                             Event::Change => hurry.cancel(),
                             _ => {}
                         }
-                        if may_be_cut && matches!(event, Event::Change | Event::Asked(Request::Ensure(..))) {
-                            patience.get_or_insert_with(|| now() + PATIENCE);
+                        let most = match event {
+                            Event::Change => Some(PATIENCE),
+                            Event::Asked(Request::Ensure(..)) => Some(PATIENCE_OF_PEOPLE),
+                            _ => None,
+                        };
+                        if let Some(until) = most.filter(|_| may_be_cut).map(|most| now() + most) {
+                            patience = Some(patience.map_or(until, |known| until.min(known)));
                         }
                         self.defer(event);
                     }

@@ -184,7 +184,6 @@ impl TenantExecution<'_> {
         let Done { drift_repaired, reaped, repeated, is_cut, .. } = done;
         let counted = Report { drift_repaired, reaped, repeated, ..Report::default() };
         let failed = result.is_err() || elsewhere.is_some() || self.narrowed.is_some();
-        let left = is_cut && !failed;
         if let (Err(error), Some(effects)) = (&result, self.effects.clusters.get(self.cluster))
             && error.is_loss()
         {
@@ -192,7 +191,7 @@ impl TenantExecution<'_> {
         }
         // A check of a home is not counted as an action.
         let actions = self.actions.iter().filter(|action| !action.is_look()).count() as u64;
-        if !left {
+        if !is_cut || result.is_err() || self.narrowed.is_some() {
             self.conclude(&mut done, result.err(), elsewhere);
         }
         if self.hand_over(&mut done).await.is_err() {
@@ -200,17 +199,19 @@ impl TenantExecution<'_> {
             self.run.stop.cancel();
             return Report { failed: 1, actions, ..counted };
         }
-        let done = u64::from(!failed && !left);
+        let done = u64::from(!failed && !is_cut);
         Report { done, failed: u64::from(failed), left: u64::from(is_cut), actions, ..counted }
     }
 
     /// Whether the steps that have not begun are left to the next execution, although the account has begun. Otherwise
     /// an account in a cluster that answers slowly delays all other clusters until its last step ends.
     ///
-    /// An account is finished if it has a step that is not recorded, because that step would be repeated each time.
+    /// An account is finished if somebody waits for it, or if it has a step that is not recorded, which would be repeated
+    /// each time.
     fn is_late(&self) -> bool {
         let repeats = |action: &&Action| matches!(action, Action::ProveRevoked { .. } | Action::MakeDirectory { .. });
-        !self.actions.iter().any(repeats)
+        !self.account.is_urgent()
+            && !self.actions.iter().any(repeats)
             && self.run.slice_over.is_cancelled()
             && (self.run.clock)().duration_since(self.run.now) > FINISHES
     }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use futures::{StreamExt as _, stream};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -193,6 +193,9 @@ pub async fn end_pods(server: &ApiServer, namespace: &NamespaceName) -> Result<u
 /// The pods that still run in each suspended namespace.
 pub type SuspendedPods = BTreeMap<String, usize>;
 
+/// How many namespaces of a cluster are listed at a time.
+const LISTS_AT_A_TIME: usize = 8;
+
 /// Counts the pods of suspended tenants that still run, by cluster and namespace. `only` are the namespaces to count;
 /// `None` for all. A cluster that does not answer is left out.
 pub async fn running_suspended(
@@ -211,12 +214,13 @@ pub async fn running_suspended(
     let namespaces: Vec<(&ClusterName, &str)> = namespaces.into_iter().filter(is_wanted).collect();
     let there = effects.clusters.iter().filter(|(_, effects)| effects.watch.is_ready());
     let counts = there.map(async |(cluster, effects)| {
-        let mut running = SuspendedPods::new();
-        for (_, namespace) in namespaces.iter().filter(|(at, _)| *at == cluster) {
-            let listed = effects.server.list(&kind.path(Some(namespace), None)).await.ok()?;
+        let here = namespaces.iter().filter(|(at, _)| *at == cluster);
+        let here = here.map(async |(_, namespace)| {
+            let listed = effects.server.list(&kind.path(Some(namespace), None)).await?;
             let pods = listed.iter().filter(|pod| runs(How::Delete, pod) || outlasts(pod, now));
-            running.insert((*namespace).to_owned(), pods.count());
-        }
+            Ok::<_, RequestError>(((*namespace).to_owned(), pods.count()))
+        });
+        let running = stream::iter(here).buffer_unordered(LISTS_AT_A_TIME).try_collect().await.ok()?;
         Some((cluster.clone(), running))
     });
     futures::future::join_all(counts).await.into_iter().flatten().collect()

@@ -211,7 +211,9 @@ impl Lookahead {
 
     /// Returns the result.
     #[must_use]
-    pub fn into_outlook(self) -> Outlook {
+    pub fn into_outlook(mut self) -> Outlook {
+        // If the work was cut short, the outlook ends earlier than it was asked for.
+        self.outlook.at = self.outlook.at.min(self.now);
         self.outlook
     }
 

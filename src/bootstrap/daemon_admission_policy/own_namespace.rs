@@ -47,7 +47,8 @@ pub(super) fn deployment() -> String {
          {pod}.?terminationGracePeriodSeconds.orValue({GRACE}) <= {GRACE} && \
          {pod}.?resources.orValue({{}}).size() == 0 && {pod}.containers.all(c, \
          c.?resources.?requests.orValue({{}}) == {requests} && \
-         c.?resources.?limits.orValue({{}}).all(k, k in ['cpu', 'memory'])) && \
+         c.?resources.?limits.orValue({{}}).all(k, k in ['cpu', 'memory', 'ephemeral-storage']) && \
+         [c.?livenessProbe, c.?startupProbe].all(p, p.?terminationGracePeriodSeconds.orValue({GRACE}) <= {GRACE})) && \
          {pod}.?serviceAccountName.orValue('') == {name} && {pod}.?serviceAccount.orValue({name}) == {name} && \
          {pod}.containers.size() == 1 && {pod}.?initContainers.orValue([]).size() == 0 && \
          {pod}.containers.all(c, c.?envFrom.orValue([]).size() == 0 && c.?env.orValue([]).all(e, !has(e.valueFrom))) && \

@@ -128,7 +128,9 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
             "!variables.isHooks || variables.writes".to_owned()
         ),
         rule(
-            "the webhook must run as its own service account in two pods, and may mount only its own ConfigMap and Secret",
+            "the webhook must run as its own service account in two pods, with the requests and the grace period of \
+             `bursar webhook install`, with limits of cpu, memory and ephemeral-storage only, and may mount only its own \
+             ConfigMap and Secret; a policy that changes Deployments must exclude it",
             own_namespace::deployment()
         ),
         rule("the webhook's Service must have type ClusterIP and no external addresses", own_namespace::service()),

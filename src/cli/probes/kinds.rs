@@ -44,6 +44,9 @@ const NOT_SERVED: &str = "extensions";
 /// A policy of a tenant adds to those of Bursar.
 const NETWORK_POLICIES: &str = "networkpolicies.networking.k8s.io";
 const GATEWAYS: (&str, &str) = ("gateway.networking.k8s.io", "gateways");
+/// Routes without a field for hosts.
+const ROUTES: [(&str, &str); 2] =
+    [("gateway.networking.k8s.io", "tcproutes"), ("gateway.networking.k8s.io", "udproutes")];
 const WRITES: [&str; 4] = ["create", "update", "patch", "*"];
 
 pub(super) async fn kinds(policy: &Policy, cluster: &ClusterName, client: &Client, init: &str) -> Vec<Finding> {
@@ -105,7 +108,12 @@ fn seen(class: &Class) -> BTreeSet<(String, String)> {
     let fields = fields.map(|field| (field.group.clone(), field.plural.clone()));
     // Without network policies of Bursar, a tenant has nothing to open.
     let open = (class.network == "open").then(|| kind(&("networking.k8s.io", "networkpolicies")));
-    let looked_at = looked_at().into_iter().filter(|found| *found != kind(&GATEWAYS));
+    // The only rule on these routes is that on annotations.
+    let are_judged = hosts.mode != Mode::Off && server.services.mode != Some(Mode::Off);
+    let is_judged = |found: &(String, String)| {
+        *found != kind(&GATEWAYS) && (are_judged || !ROUTES.iter().any(|route| *found == kind(route)))
+    };
+    let looked_at = looked_at().into_iter().filter(is_judged);
     looked_at.chain(fields).chain(open).chain(WITHIN.iter().map(kind)).collect()
 }
 

@@ -498,8 +498,14 @@ impl World<'_> {
             let known = self.ledger.failures.get(&(id.clone(), cluster.clone()));
             let failure = match known {
                 _ if suspends && (tenant.namespace.is_some() || evicts) => Failure::begun(self.now),
-                // A removal that failed keeps its backoff, because it is retried anyway.
-                known if stops.contains(cluster) && known.is_none_or(|it| !it.is_begun() && !it.is_of_removal()) => {
+                // A removal that failed keeps its backoff, because it is retried anyway. So does a failure in a home,
+                // which would otherwise be retried every few seconds.
+                known
+                    if stops.contains(cluster)
+                        && known.is_none_or(|it| {
+                            !it.is_begun() && !it.is_of_removal() && (!it.is_of_delivery() || it.waits(self.now))
+                        }) =>
+                {
                     Failure::begun(self.now)
                 }
                 Some(known) if changes() => Failure { attempts: 0, next_try: self.now, ..known.clone() },

@@ -323,43 +323,14 @@ async fn the_test_of_a_delivery_needs_the_room_of_the_delivery() {
     assert_eq!(names_in(&world.seen("foo/.kube")), ["config"]);
 }
 
-/// Programs of file systems, which the test may have stopped, and which nothing else would end.
+/// Processes that the test stopped, and that nothing else would end.
 struct Stopped(Vec<Pid>);
-
-impl Stopped {
-    /// Returns the processes whose ids the script of the world wrote.
-    fn recorded(world: &Mounted) -> Self {
-        let ids = fs::read_to_string(world.homed.folder.path().join("bindfs")).expect("the script wrote the ids");
-        let process = |id: &str| id.parse().ok().and_then(Pid::from_raw).expect("each line is a process id");
-        Self(ids.lines().map(process).collect())
-    }
-}
 
 impl Drop for Stopped {
     fn drop(&mut self) {
         for process in &self.0 {
             let _ = kill_process(*process, Signal::KILL);
         }
-    }
-}
-
-/// bindfs writes the requests of the kernel to a log. If it refuses FSYNCDIR, the kernel sends only the first one, so each
-/// case has its own mount.
-#[tokio::test]
-async fn each_new_name_in_a_home_is_followed_by_a_sync_of_its_folder() {
-    for (home, change) in [("", "MKDIR"), ("; install -o 52503 /dev/null $homes/real/foo/.kube/config", "RENAME")] {
-        let script = format!(
-            "home real/foo{home}; rmdir $homes/real/foo/.kube 2>/dev/null || :
-            bindfs -f -d $homes/real $homes >$homes/../log 2>&1 & echo $! >$homes/../bindfs
-            until grep -q \" $homes \" /proc/self/mountinfo; do sleep 0.02; done"
-        );
-        let world = Mounted::with(&script, &[]);
-        let _bindfs = Stopped::recorded(&world);
-        world.homed.write(&world.target("foo")).await.expect("the home is writable");
-        let log = fs::read_to_string(world.homed.folder.path().join("log")).expect("bindfs writes a log");
-        let opcodes = log.lines().filter_map(|line| line.split_once("opcode: ")?.1.split(' ').next());
-        let mut changes = opcodes.filter(|opcode| [change, "FSYNCDIR"].contains(opcode));
-        assert_eq!((changes.next(), changes.next()), (Some(change), Some("FSYNCDIR")), "{log}");
     }
 }
 
@@ -375,7 +346,11 @@ async fn a_file_system_that_a_user_mounted_over_a_home_is_not_asked() {
             until grep -q \" $homes/$over \" /proc/self/mountinfo; do sleep 0.02; done
         done";
     let world = Mounted::with(script, &["--deadline", "3s"]);
-    let stopped = Stopped::recorded(&world);
+    let processes =
+        fs::read_to_string(world.homed.folder.path().join("bindfs")).expect("the script wrote the process ids");
+    let processes =
+        processes.lines().map(|id| id.parse().ok().and_then(Pid::from_raw).expect("each line is a process id"));
+    let stopped = Stopped(processes.collect());
     stopped.0.iter().for_each(|process| kill_process(*process, Signal::STOP).expect("bindfs runs"));
     for name in ["foo", "deep/bar", "foo"] {
         for work in [write(entries("1")), no_keys(), Work::EnsureHome { create: true, skeleton: true }] {

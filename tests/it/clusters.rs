@@ -125,7 +125,7 @@ fn the_contexts_of_both_clusters_are_in_one_kubeconfig() {
 
 #[test]
 fn a_plan_with_a_new_cluster_names_who_gains_access_there() {
-    let mut world = World::new("newcluster");
+    let mut world = World::new("newclus");
     world.tool("foo", 62_869, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     let text = fs::read_to_string(world.config()).expect("the world has a configuration");

@@ -92,7 +92,7 @@ fn a_homed_that_does_not_listen_is_found() {
 
 #[test]
 fn a_wrong_base_and_a_wrong_password_have_different_remedies() {
-    let mut world = World::new("doctorbase");
+    let mut world = World::new("badbase");
     world.configure("ou=servicegroups,", "ou=nowhere,ou=servicegroups,");
     only(&world, &[], "source ", "no such base (32)", "correct base in source.tools");
     world.configure("ou=nowhere,", "");

@@ -361,7 +361,9 @@ impl Place<'_> {
             ) => {
                 self.cpu.heed(BLANKED_BYTES)?;
                 // If this fails too, the first error is the one to remedy.
-                let _ = overwrite(&directory.reading(BLANKED_BYTES), name, self.patience, keypair::with_blank_keys);
+                if let Ok(Some(whole)) = self.home.directory_of(self.file) {
+                    let _ = overwrite(&whole.reading(BLANKED_BYTES), name, self.patience, keypair::with_blank_keys);
+                }
                 Err(error)
             }
             exchanged => exchanged,

@@ -176,6 +176,7 @@ mod tests {
                 "endpoints",
                 "ingresses/status.networking.k8s.io",
                 "networkpolicies.networking.k8s.io",
+                "tcproutes.gateway.networking.k8s.io",
                 "the hosts of gateways.gateway.networking.k8s.io",
                 "xroutes.gateway.networking.k8s.io"
             ]

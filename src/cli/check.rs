@@ -5,11 +5,12 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 
 use nix::unistd::{Uid, User};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::context::{Context, become_bursar};
 use super::exit::{Exit, Failure};
 use super::output;
+use crate::admission::existing::grace_of;
 use crate::desired::quota::{DEFAULTS, traps};
 use crate::ledger::LedgerState;
 use crate::policy::{Class, Policy};
@@ -143,7 +144,7 @@ fn warnings(policy: &Policy) -> Vec<String> {
     let volumes = classes.clone().flat_map(volumes);
     let opened = classes.clone().filter_map(opened);
     let escalation = classes.clone().filter(may_escalate).map(escalation);
-    let grace = classes.clone().filter_map(long_grace);
+    let grace = classes.clone().filter_map(long_grace).chain(classes.clone().flat_map(refused_manifests));
     escalation.chain(volumes).chain(opened).chain(grace).chain(classes.filter_map(trap)).collect()
 }
 
@@ -155,6 +156,22 @@ fn long_grace(class: &Class) -> Option<String> {
             "class.{}.admission.max_grace_period: a pod whose deletion has begun may go on for {longest} s after its account was \
              suspended or removed; allow only what the operators of the class need",
             class.name
+        )
+    })
+}
+
+/// Returns warnings about manifests that the policy on grace periods refuses.
+fn refused_manifests(class: &Class) -> impl Iterator<Item = String> {
+    let longest = class.admission.server.longest_grace;
+    let asked = class.manifests.iter().map(|manifest| (manifest, grace_of(manifest)));
+    asked.filter(move |(_, asked)| *asked > longest && class.namespace.is_some()).map(move |(manifest, asked)| {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        format!(
+            "class.{}.admission.max_grace_period: {} {} in its manifests asks for {asked} s, so the API server refuses it; \
+             allow this time, or ask for at most {longest} s",
+            class.name,
+            text(&manifest["kind"]),
+            text(&manifest["metadata"]["name"])
         )
     })
 }
@@ -289,6 +306,25 @@ mod tests {
             matches!(&*said, [one] if one.starts_with("class.student.admission.max_grace_period: ") && one.contains("for 604800 s ")),
             "{said:?}"
         );
+    }
+
+    #[test]
+    fn a_warning_names_a_manifest_that_asks_for_a_longer_grace_period_than_the_class_allows() {
+        let mut policy = policy();
+        let class = policy.classes.get_mut("student").expect("the sample has this class");
+        let spec = json!({"containers": [{"livenessProbe": {"terminationGracePeriodSeconds": 600}}]});
+        class.manifests = vec![
+            json!({"kind": "Deployment", "metadata": {"name": "proxy"}, "spec": {"template": {"spec": spec}}}),
+            json!({"kind": "ConfigMap", "metadata": {"name": "settings"}}),
+        ];
+        let said = warnings(&policy);
+        assert!(
+            matches!(&*said, [one] if one.contains("Deployment proxy in its manifests asks for 600 s")),
+            "{said:?}"
+        );
+        policy.classes.get_mut("student").expect("the sample has this class").admission.server.longest_grace = 600;
+        let said = warnings(&policy);
+        assert!(matches!(&*said, [one] if one.contains("may go on for 600 s")), "{said:?}");
     }
 
     #[test]

@@ -200,11 +200,26 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-fn grace(spec: &Value, most: i64) -> Vec<String> {
+/// Returns the longest grace period, in seconds, that the pods of a manifest ask for; 0 if it makes no pods.
+#[must_use]
+pub fn grace_of(manifest: &Value) -> i64 {
+    let spec = &manifest["spec"];
+    longest_grace(match text(&manifest["kind"]) {
+        "Pod" => spec,
+        "CronJob" => &spec["jobTemplate"]["spec"]["template"]["spec"],
+        _ => &spec["template"]["spec"],
+    })
+}
+
+fn longest_grace(spec: &Value) -> i64 {
     let lists = ["containers", "initContainers"].into_iter().flat_map(|containers| list(&spec[containers]));
     let probes = lists.flat_map(|container| [&container["livenessProbe"], &container["startupProbe"]]);
     let period = |of: &Value| of["terminationGracePeriodSeconds"].as_i64().unwrap_or_default();
-    let longest = probes.chain([spec]).map(period).max().unwrap_or_default();
+    probes.chain([spec]).map(period).max().unwrap_or_default()
+}
+
+fn grace(spec: &Value, most: i64) -> Vec<String> {
+    let longest = longest_grace(spec);
     let problem = (longest > most).then(|| format!("it may go on for {longest} s after its end"));
     problem.into_iter().collect()
 }

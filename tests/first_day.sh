@@ -18,7 +18,7 @@ for tool in baz:52501 qux:52502 foo:52503 bar:52504 quux:52505 corge:52506; do
 done
 today 2
 prints '6 tools'
-prints 'homes beneath /home: there.*, but empty'
+prints 'homes beneath /home: exists.*, but is empty'
 say "the first day: a CA that only root can read"
 within chmod 0600 /etc/bursar/k8s-ca.pem
 ends 78 bursar check

@@ -121,28 +121,18 @@ impl Memory<'_> {
         })
     }
 
-    /// Returns the groups that show no members, although some of those that they lost are in the read. If there is
-    /// only one such group, or all of them lost the same single member, returns none, because that happens without a
-    /// fault.
+    /// Returns the groups that show no members, although some of their known members are in the read. If there is only
+    /// one such group, or all of them had the same single member, returns none, because that happens without a fault.
     fn emptied(&self, read: &SourceRead) -> Vec<&Account> {
         if self.ledger.marks.get(&read.source).is_some_and(|mark| mark.accepted) {
             return Vec::new();
         }
-        let known = |id| self.known.get(&(read.source.as_str(), id)).copied();
-        let shown = read.entries.iter().filter(|entry| entry.kind != AccountKind::User);
-        let shown = shown.filter_map(|entry| {
-            let account = known(&entry.id)?;
-            Some((account, lost_by_emptying(account, &entry.members)))
-        });
-        let rejected = read.rejected.iter().filter_map(|entry| {
-            let account = known(entry.id.as_ref()?)?;
-            // The read of a rejected entry has no roles.
-            let role = |member: &DirectoryId| account.members.get(member).copied().unwrap_or(Role::Member);
-            let named = read.nesting.members(&account.directory_id)?.into_iter();
-            let named = named.map(|member| (member.clone(), role(member))).collect();
-            Some((account, lost_by_emptying(account, &named)))
-        });
-        let lost: Vec<_> = shown.chain(rejected).filter(|(_, members)| !members.is_empty()).collect();
+        let empty = read.entries.iter().filter(|entry| entry.kind != AccountKind::User && entry.members.is_empty());
+        let rejected = || read.rejected.iter().filter_map(|entry| entry.id.as_ref());
+        let empty_too = rejected().filter(|id| read.nesting.members(id).is_some_and(|members| members.is_empty()));
+        let empty = empty.map(|entry| &entry.id).chain(empty_too);
+        let lost = empty.filter_map(|id| self.known.get(&(read.source.as_str(), id)).copied());
+        let lost: Vec<&Account> = lost.filter(|account| staying(account).next().is_some()).collect();
         if lost.len() < 2 {
             return Vec::new();
         }
@@ -150,12 +140,11 @@ impl Memory<'_> {
         let elsewhere = self.ledger.accounts.values().filter(|account| {
             account.source != read.source && account.absence.is_none() && account.state != Lifecycle::Deleted
         });
-        let shown = read.entries.iter().map(|entry| &entry.id);
-        let shown = shown.chain(read.rejected.iter().filter_map(|entry| entry.id.as_ref()));
+        let shown = read.entries.iter().map(|entry| &entry.id).chain(rejected());
         let present: BTreeSet<&DirectoryId> = shown.chain(elsewhere.map(|account| &account.directory_id)).collect();
         let (mut groups, mut people) = (Vec::new(), BTreeSet::new());
-        for (account, members) in lost {
-            let still: Vec<&DirectoryId> = members.into_iter().filter(|member| present.contains(member)).collect();
+        for account in lost {
+            let still: Vec<&DirectoryId> = staying(account).filter(|member| present.contains(member)).collect();
             if !still.is_empty() {
                 groups.push(account);
                 people.extend(still);
@@ -218,7 +207,8 @@ impl Memory<'_> {
         let selects = |group: &str| group == entry.name || group == account.name;
         let classes = || self.policy.classes.values();
         entry.kind == AccountKind::Group
-            && !lost_by_emptying(account, names).is_empty()
+            && names.is_empty()
+            && staying(account).next().is_some()
             && classes().any(|class| matches!(&class.when, Some(When::Group(group)) if selects(group)))
             && account.absence.map_or(0, |absence| absence.seconds) < self.policy.lifecycle.absent_for.as_secs()
     }
@@ -523,11 +513,6 @@ fn digest(read: &SourceRead, names: &BTreeSet<&MemberName>) -> String {
 
 pub(super) fn doubt_key(read: &SourceRead, question: Question) -> DoubtKey {
     DoubtKey { source: read.source.clone(), kind: AccountKind::Group, question }
-}
-
-/// Returns the members whom a group or tool no longer names, if it names nobody.
-fn lost_by_emptying<'a>(account: &'a Account, named: &BTreeMap<DirectoryId, Role>) -> Vec<&'a DirectoryId> {
-    if named.is_empty() { staying(account).collect() } else { Vec::new() }
 }
 
 /// Returns the members whose leaving is not proved yet.

@@ -247,6 +247,13 @@ impl LedgerState {
         let own = self.tenants.range(from..).take_while(move |((id, _), _)| id == account);
         own.map(|((_, cluster), tenant)| (cluster, tenant))
     }
+
+    /// Returns the failures of an account, sorted by cluster.
+    pub fn failures_of<'a>(&'a self, account: &'a AccountId) -> impl Iterator<Item = (&'a ClusterName, &'a Failure)> {
+        let from = (account.clone(), ClusterName::default());
+        let own = self.failures.range(from..).take_while(move |((id, _), _)| id == account);
+        own.map(|((_, cluster), failure)| (cluster, failure))
+    }
 }
 
 /// After an incomplete read, a source with an interval is not asked for this time. The pause doubles with each further

@@ -101,7 +101,7 @@ impl LedgerState {
     /// them.
     #[must_use]
     pub fn holds_up_until(&self, revocation: &BulkRevocation) -> Option<Timestamp> {
-        let holds_up = |id: &AccountId| self.is_being_revoked(id) && self.failures_of(id).next().is_none();
+        let holds_up = |id: &AccountId| self.is_being_revoked(id) && self.pausing_failures_of(id).next().is_none();
         if revocation.last.iter().any(holds_up) { revocation.waits_until() } else { None }
     }
 
@@ -111,7 +111,8 @@ impl LedgerState {
     pub fn pauses(&self, revocation: &BulkRevocation) -> BTreeSet<AccountName> {
         let BulkRevocation { last, at, .. } = revocation;
         let failing = last.iter().filter(|id| self.is_being_revoked(id));
-        let failing = failing.filter_map(|id| Some((id, self.failures_of(id).find(|failure| failure.since >= *at)?)));
+        let failing =
+            failing.filter_map(|id| Some((id, self.pausing_failures_of(id).find(|failure| failure.since >= *at)?)));
         let failing: Vec<(&AccountId, &Failure)> = failing.collect();
         let is_general = failing.len() > 1 && 2 * failing.len() > last.len();
         if !is_general && !failing.iter().any(|(_, failure)| failure.step == CERTIFICATE) {
@@ -128,12 +129,10 @@ impl LedgerState {
         self.pauses(revocation).is_empty() && (is_over || self.holds_up_until(revocation).is_none())
     }
 
-    fn failures_of<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a Failure> {
-        let from = (id.clone(), ClusterName::default());
-        let of_account = self.failures.range(from..).take_while(move |((account, _), _)| account == id);
+    fn pausing_failures_of<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a Failure> {
         // The makers of adopted namespaces must not be able to pause a revocation.
         let counts = |failure: &&Failure| failure.attempts > 0 && !failure.is_of_realm() && !failure.is_of_adopted();
-        of_account.map(|(_, failure)| failure).filter(counts)
+        self.failures_of(id).map(|(_, failure)| failure).filter(counts)
     }
 
     /// Returns the orders that the next plan carries out: all orders except those that wait for their turn. `pace`
@@ -149,7 +148,7 @@ impl LedgerState {
             // An account that already fails comes last, because its failure says nothing about the new certificates of
             // other accounts.
             waiting.sort_by_cached_key(|account| {
-                (self.failures_of(&account.id).next().is_some(), account.name.clone(), account.id.clone())
+                (self.pausing_failures_of(&account.id).next().is_some(), account.name.clone(), account.id.clone())
             });
             let all = revocation.done + waiting.len() as u64;
             let is_proved = revocation.last.iter().any(|id| self.has_new_credential(id));

@@ -76,9 +76,7 @@ fn unfinished<'a>(
     policy: &Policy,
     account: &'a Account,
 ) -> Option<(&'a ClusterName, &'a str)> {
-    let first = (account.id.clone(), ClusterName::default());
-    let mut own = ledger.failures.range(first..).take_while(|((id, _), _)| *id == account.id);
-    own.find_map(|((_, cluster), failure)| {
+    ledger.failures_of(&account.id).find_map(|(cluster, failure)| {
         // An intruder can keep us from changing a file in the home, and such a file gives no access.
         let is_left = failure.is_begun() || (failure.is_of_removal() && !failure.is_of_homes());
         let why = if failure.is_begun() { "the cluster has not answered yet" } else { failure.reason.as_str() };

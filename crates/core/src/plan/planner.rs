@@ -369,8 +369,7 @@ fn is_quiet(id: &AccountId, desired: &DesiredState, planned: &Plan, scan: &Scan<
         planned.notices.iter().any(|notice| notice.account == *account)
             || planned.over_quota.iter().any(|over| over.account == *account)
     };
-    let first = (id.clone(), ClusterName::default());
-    let fails = inputs.ledger.failures.range(first..).next().is_some_and(|((failing, _), _)| failing == id);
+    let fails = inputs.ledger.failures_of(id).next().is_some();
     // If an object is being deleted and has no record, the plan has no step for it, and the end of the deletion would
     // not be noticed. Therefore the account must be settled too.
     let is_settled = |cluster| !inputs.inventory.clusters.contains_key(cluster) || scan.is_settled(id, cluster);

@@ -234,7 +234,7 @@ impl TenantExecution<'_> {
         };
         let (homes, cluster): (Vec<&Action>, Vec<&Action>) =
             self.actions.iter().copied().partition(|action| self.waits_for_a_home(action));
-        let is_own = |namespace: &str| self.account.namespaces.iter().any(|own| own == namespace);
+        let is_own = |namespace: &str| self.account.owns(namespace);
         let (elsewhere, cluster): (Vec<&Action>, Vec<&Action>) =
             cluster.into_iter().partition(|action| foreign_namespace(action, is_own).is_some());
         let mut failed = self.in_cluster(effects, &cluster, done).await.err();
@@ -260,7 +260,7 @@ impl TenantExecution<'_> {
         actions: &[&Action],
         done: &mut Done,
     ) -> Result<Option<StepError>, StepError> {
-        let is_own = |namespace: &str| self.account.namespaces.iter().any(|own| own == namespace);
+        let is_own = |namespace: &str| self.account.owns(namespace);
         let mut namespaces: BTreeMap<Option<&str>, Vec<&Action>> = BTreeMap::new();
         for action in actions.iter().copied() {
             namespaces.entry(foreign_namespace(action, is_own)).or_default().push(action);

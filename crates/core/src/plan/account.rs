@@ -161,6 +161,12 @@ impl AccountPlan {
             || self.awaited
     }
 
+    /// Whether the namespace is one of the account's own.
+    #[must_use]
+    pub fn owns(&self, namespace: &str) -> bool {
+        self.namespaces.iter().any(|own| own == namespace)
+    }
+
     /// Whether there is nothing to do and nothing to record.
     #[must_use]
     pub fn is_idle(&self) -> bool {

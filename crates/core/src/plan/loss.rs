@@ -153,9 +153,7 @@ fn place(plan: &AccountPlan, action: &Action) -> LossUnit {
 }
 
 fn of_others(plan: &AccountPlan, key: &ObjectKey) -> Option<String> {
-    is_of_others(key, |there| plan.namespaces.iter().any(|own| own == there))
-        .then(|| key.namespace.as_deref().map(str::to_owned))
-        .flatten()
+    is_of_others(key, |there| plan.owns(there)).then(|| key.namespace.as_deref().map(str::to_owned)).flatten()
 }
 
 /// Returns the plan with only its losses, which is what an administrator approves.

@@ -177,8 +177,7 @@ fn placed<'a>(plan: &AccountPlan, keys: impl Iterator<Item = &'a ObjectKey>) -> 
     let mut own = Vec::new();
     let mut elsewhere: BTreeMap<&str, Vec<&ObjectKey>> = BTreeMap::new();
     for key in keys {
-        let is_own = |there: &str| plan.namespaces.iter().any(|own| own == there);
-        match key.namespace.as_deref().filter(|_| is_of_others(key, is_own)) {
+        match key.namespace.as_deref().filter(|_| is_of_others(key, |there| plan.owns(there))) {
             Some(there) => elsewhere.entry(there).or_default().push(key),
             None => own.push(key),
         }

@@ -27,7 +27,7 @@ pub const GROUPS: &str = "bursar-groups";
 pub const ESCALATION: &str = "bursar-escalation";
 /// The policy against tokens that outlive a revocation: Secrets that Kubernetes fills with a token, and pods that use
 /// one of our service accounts (also one of a later generation).
-pub const TOKENS: &str = "bursar-tokens";
+pub const TOKENS: &str = existing::TOKENS;
 /// The policy against pods that cannot be deleted.
 pub const SIZE: &str = "bursar-size";
 /// The policy against long grace periods ([`super::grace`]).

@@ -206,9 +206,14 @@ pub fn grace_of(manifest: &Value) -> i64 {
     let spec = &manifest["spec"];
     longest_grace(match text(&manifest["kind"]) {
         "Pod" => spec,
-        "CronJob" => &spec["jobTemplate"]["spec"]["template"]["spec"],
-        _ => &spec["template"]["spec"],
+        "CronJob" => template(&spec["jobTemplate"]["spec"]),
+        _ => template(spec),
     })
+}
+
+/// Returns the spec of the pods that an object with this spec makes.
+fn template(spec: &Value) -> &Value {
+    &spec["template"]["spec"]
 }
 
 fn longest_grace(spec: &Value) -> i64 {
@@ -233,8 +238,8 @@ fn pod_spec(kind: JudgedKind, object: &Value) -> Option<&Value> {
     let spec = &object["spec"];
     let spec = match (kind.group, kind.resource) {
         ("", "pods") => spec,
-        ("batch", "cronjobs") => &spec["jobTemplate"]["spec"]["template"]["spec"],
-        ("apps", _) | ("batch", "jobs") | ("", "replicationcontrollers") => &spec["template"]["spec"],
+        ("batch", "cronjobs") => template(&spec["jobTemplate"]["spec"]),
+        ("apps", _) | ("batch", "jobs") | ("", "replicationcontrollers") => template(spec),
         _ => return None,
     };
     spec.is_object().then_some(spec)

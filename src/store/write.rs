@@ -181,8 +181,11 @@ async fn write_events(
         let id = head.0 + 1;
         let hash = chain::hash(&head.1, id, &at, event);
         let previous = std::mem::replace(head, (id, hash.clone())).1;
-        let detail = event.detail.text();
-        let row = json!({"id": id, "at": at, "event": event, "detail": detail, "previous": previous, "hash": hash});
+        let Event { actor, account, account_id, action, reason, ticket, plan, detail } = event;
+        let row = json!({
+            "id": id, "at": at, "actor": actor, "account": account, "account_id": account_id, "action": action,
+            "reason": reason, "ticket": ticket, "plan": plan, "detail": detail.text(), "previous": previous, "hash": hash,
+        });
         row.to_string().into_boxed_str()
     });
     let rows: Vec<_> = rows.collect();
@@ -190,10 +193,9 @@ async fn write_events(
         sqlx::query(
             "INSERT INTO event (id, at, actor, account, account_id, action, reason, ticket, plan, detail, previous,
                                 hash)
-             SELECT value ->> 'id', value ->> 'at', value ->> '$.event.actor', value ->> '$.event.account',
-                    value ->> '$.event.account_id', value ->> '$.event.action', value ->> '$.event.reason',
-                    value ->> '$.event.ticket', value ->> '$.event.plan', value ->> 'detail', value ->> 'previous',
-                    value ->> 'hash'
+             SELECT value ->> 'id', value ->> 'at', value ->> 'actor', value ->> 'account', value ->> 'account_id',
+                    value ->> 'action', value ->> 'reason', value ->> 'ticket', value ->> 'plan', value ->> 'detail',
+                    value ->> 'previous', value ->> 'hash'
              FROM json_each(?1)",
         )
         .bind(array)

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bursar_watch::listing_again;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, PostParams};
@@ -29,7 +30,6 @@ use super::webhook::remembered::remembered;
 use super::webhook::{self, APPROVALS, WEBHOOK, WebhookRequest, backstop, mutates, server_rules};
 use super::{AccessError, answered};
 use crate::identity::ClusterName;
-use crate::observed::listing_again;
 use crate::policy::Policy;
 
 const GROUP: &str = "admissionregistration.k8s.io";

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use bursar_watch::listing_again;
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -18,7 +19,6 @@ use super::needs::Confinement;
 use super::roles::{NAMESPACE, OWNER, labels};
 use super::{AccessError, answered};
 use crate::identity::ClusterName;
-use crate::observed::listing_again;
 use crate::rules::approver::ApproverRules;
 
 /// The key of the ledger's id.

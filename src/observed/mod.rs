@@ -8,5 +8,3 @@ pub mod discovery;
 pub mod pod_watch;
 pub mod prometheus;
 pub mod realm;
-
-pub(crate) use bursar_watch::listing_again;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bursar_watch::listing_again;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams};
@@ -22,7 +23,6 @@ use crate::bootstrap::{AccessError, answered};
 use crate::contract::MANAGER;
 use crate::contract::mark::Mark;
 use crate::errors::chain;
-use crate::observed::listing_again;
 
 /// How long a claim waits for a refusal.
 const CLAIM_WAITS: Duration = Duration::from_secs(10);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bursar_watch::listing_again;
 use futures::StreamExt as _;
 use kube::api::ListParams;
 use kube::core::DynamicObject;
@@ -15,7 +16,6 @@ use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::kinds::ServedKind;
 use crate::observed::discovery::{Kinds, resource};
-use crate::observed::listing_again;
 
 /// The pause between two probes of a cluster whose watch broke. A watch that recovers reports nothing if nothing
 /// changed meanwhile.

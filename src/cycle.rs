@@ -1,6 +1,6 @@
 //! One cycle, written as a table of contents: each line is a stage, and its comment says what the stage touches.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use crate::bootstrap::Reserved;
 use crate::contract::Sealer;
 use crate::control::api::{CycleReport, PlanAnswer};
-
 use crate::evolve::{Evolved, Followed, Inputs, evolve};
 use crate::execute::{self, Extent, Recorder, Run};
 use crate::identity::ClusterName;
@@ -23,6 +22,7 @@ use crate::plan::display::Preview;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Plan, Planner, Refusal};
 use crate::policy::Policy;
 use crate::report;
+use crate::runtime::clusters::Clusters;
 use crate::runtime::directories::Reader;
 use crate::runtime::ledger::Ledger;
 use crate::runtime::realm::{self, Following};
@@ -69,30 +69,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     .await?;
     clusters.must_own(ledger.state())?; // before anything is written in the realm
     count(metrics, &decided, &done);
-    let is_counted_whole = matches!(trigger, Trigger::FullRead | Trigger::Start);
-    let mut stopped = stopped(&decided.approved);
-    for (cluster, pods) in &clusters.suspended_pods {
-        // Pods that were counted may have ended, or their namespace may have been resumed.
-        let open = pods.iter().filter(|(_, pods)| **pods > 0);
-        stopped.extend(open.map(|(namespace, _)| (cluster.clone(), namespace.clone())));
-    }
-    if is_counted_whole || !stopped.is_empty() {
-        // clusters: pods of suspended tenants
-        let only = (!is_counted_whole).then_some(&stopped);
-        let counted = execute::workloads::running_suspended(&clusters.effects, ledger.state(), only, ledger.now());
-        let counted = tokio::select! {
-            counted = counted => counted,
-            () = work.interrupt.cancelled() => BTreeMap::new(),
-            () = work.hurry.cancelled(), if trigger != Trigger::FullRead => BTreeMap::new(),
-            () = tokio::time::sleep(COUNTS_FOR), if trigger != Trigger::FullRead => BTreeMap::new(),
-        };
-        // A cluster that was not counted keeps its last count.
-        for (cluster, pods) in counted {
-            let known = clusters.suspended_pods.entry(cluster.clone()).or_default();
-            known.retain(|namespace, _| !is_counted_whole && !stopped.contains(&(cluster.clone(), namespace.clone())));
-            known.extend(pods);
-        }
-    }
+    recount(clusters, ledger, work, trigger, stopped(&decided.approved)).await; // clusters: pods of suspended tenants
     let (limits, changed) = (&settings.policy.limits, &clusters.changed);
     let following = Following { ledger: &mut *ledger, limits, work, metrics, changed, clusters, trigger, extent };
     let there = realm::serve(realm.as_deref_mut(), following).await?; // the realm: read when due, then updated
@@ -112,6 +89,40 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
         ..report
     };
     Ok(ledger.finish(report).await?) // ledger: the cycle's own row
+}
+
+/// Counts the pods of suspended tenants that still run: all after a full read and at the start, otherwise those that
+/// ran at the last count and those of `stopped`, the namespaces in which workloads were just stopped.
+async fn recount(
+    clusters: &mut Clusters,
+    ledger: &Ledger,
+    work: &Work,
+    trigger: Trigger,
+    mut stopped: BTreeSet<(ClusterName, String)>,
+) {
+    let is_counted_whole = matches!(trigger, Trigger::FullRead | Trigger::Start);
+    for (cluster, pods) in &clusters.suspended_pods {
+        // Pods that were counted may have ended, or their namespace may have been resumed.
+        let open = pods.iter().filter(|(_, pods)| **pods > 0);
+        stopped.extend(open.map(|(namespace, _)| (cluster.clone(), namespace.clone())));
+    }
+    if !is_counted_whole && stopped.is_empty() {
+        return;
+    }
+    let only = (!is_counted_whole).then_some(&stopped);
+    let counted = execute::workloads::running_suspended(&clusters.effects, ledger.state(), only, ledger.now());
+    let counted = tokio::select! {
+        counted = counted => counted,
+        () = work.interrupt.cancelled() => return,
+        () = work.hurry.cancelled(), if trigger != Trigger::FullRead => return,
+        () = tokio::time::sleep(COUNTS_FOR), if trigger != Trigger::FullRead => return,
+    };
+    // A cluster that was not counted keeps its last count.
+    for (cluster, pods) in counted {
+        let known = clusters.suspended_pods.entry(cluster.clone()).or_default();
+        known.retain(|namespace, _| !is_counted_whole && !stopped.contains(&(cluster.clone(), namespace.clone())));
+        known.extend(pods);
+    }
 }
 
 /// How long the pods of suspended tenants are counted, except at night. The answers to orders wait for the count.

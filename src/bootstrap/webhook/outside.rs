@@ -28,17 +28,8 @@ use crate::privilege;
 use crate::rules::senders::{ClientRules, Senders};
 use crate::rules::{CERTIFICATE, KEY, KUBECONFIG, RULES, SEAL};
 
-/// The result of [`prepare`].
-struct PreparedFiles {
-    /// The name and text of each file, and whether only the file's owner may read it.
-    files: Vec<(&'static str, Zeroizing<String>, bool)>,
-    bundle: String,
-    times: Times,
-    senders: Senders,
-    /// The client certificate that the webhook at the former URL demands.
-    demanded: Option<ClientRules>,
-    standing: String,
-}
+/// The name and text of each file, and whether only the file's owner may read it.
+type NamedFiles = Vec<(&'static str, Zeroizing<String>, bool)>;
 
 /// A webhook outside the cluster whose files are written. No configuration refers to it yet.
 pub struct Outside {
@@ -47,6 +38,7 @@ pub struct Outside {
     bundle: String,
     times: Times,
     senders: Senders,
+    /// The client certificate that the webhook at the former URL demands.
     demanded: Option<ClientRules>,
     /// What is in force until the configurations are written.
     standing: String,
@@ -65,11 +57,11 @@ pub async fn write_outside(
     must_be_ours(client, request).await?;
     let kept = kept(folder, request.now);
     let prepared =
-        privilege::as_bursar(prepare((client, admin), daemon_kubeconfig, request, (url, kept.as_ref()))).await;
+        privilege::as_bursar(prepare((client, admin), daemon_kubeconfig, request, (url, folder, kept.as_ref()))).await;
     let failed = |error: nix::Error| AccessError::Write { path: request.state_dir.to_owned(), source: error.into() };
-    let PreparedFiles { files, bundle, times, senders, demanded, standing } = prepared.map_err(failed)??;
+    let (files, outside) = prepared.map_err(failed)??;
     files::replace_in(folder, &files)?;
-    Ok(Outside { url: url.to_owned(), folder: folder.to_owned(), bundle, times, senders, demanded, standing })
+    Ok(outside)
 }
 
 impl Outside {
@@ -127,12 +119,13 @@ fn kept(folder: &Path, now: jiff::Timestamp) -> Option<KeptAccess> {
     (not_after > now + ENDS_SOON).then_some((reached, text, not_after))
 }
 
+/// Returns the files of the webhook, without writing them.
 async fn prepare(
     (client, admin): (&Client, Option<&Client>),
     daemon_kubeconfig: &Path,
     request: WebhookRequest<'_>,
-    (url, kept): (&str, Option<&KeptAccess>),
-) -> Result<PreparedFiles, AccessError> {
+    (url, folder, kept): (&str, &Path, Option<&KeptAccess>),
+) -> Result<(NamedFiles, Outside), AccessError> {
     let before = found(client).await?;
     let senders = request.begins_with(before.as_ref(), Some(url))?;
     // A webhook that is in force may use the same folder, until the API server calls the new URL.
@@ -174,7 +167,8 @@ async fn prepare(
         (KUBECONFIG, kubeconfig, true),
     ];
     let times = Times { renew_after: not_after, not_after };
-    Ok(PreparedFiles { files, bundle, times, senders, demanded, standing })
+    let (url, folder) = (url.to_owned(), folder.to_owned());
+    Ok((files, Outside { url, folder, bundle, times, senders, demanded, standing }))
 }
 
 /// Turns a failure to get the webhook's certificate with the daemon's rights into an error that names the remedy.

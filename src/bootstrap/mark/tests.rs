@@ -28,16 +28,19 @@ fn generations(opened: u64) -> (Arc<KnownGenerations>, CancellationToken) {
     (Arc::new(KnownGenerations::new(opened, stop.clone(), Arc::default())), stop)
 }
 
+/// Returns the keeper of a mark with generation 90, in a cluster that does not answer.
+fn keeper(reserved: Reserved, generations: Arc<KnownGenerations>) -> Arc<MarkKeeper> {
+    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
+    let client = Client::try_from(config).expect("the configuration is valid");
+    MarkKeeper::new(&client, owner(), owner().found(&map(90)), reserved, generations)
+}
+
 /// A snapshot of a virtual machine restored the process with its memory.
 #[tokio::test]
 async fn a_running_process_stops_when_the_mark_is_higher_than_what_it_wrote() {
     let (generations, stop) = generations(90);
-    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
-    let client = Client::try_from(config).expect("the configuration is valid");
-    let found = owner().found(&map(90));
     // Meanwhile the rolled-back ledger has assigned generations above the mark.
-    let reserved = Reserved { generation: 110, ..Reserved::default() };
-    let keeper = MarkKeeper::new(&client, owner(), found, reserved, generations);
+    let keeper = keeper(Reserved { generation: 110, ..Reserved::default() }, generations);
     assert!(keeper.covers(90));
     keeper.heard(&map(90)).await;
     assert!(!keeper.is_behind() && !stop.is_cancelled());
@@ -52,9 +55,7 @@ async fn a_running_process_stops_when_the_mark_is_higher_than_what_it_wrote() {
 #[tokio::test]
 async fn a_holder_that_was_replaced_writes_nothing_more() {
     let (generations, stop) = generations(90);
-    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
-    let client = Client::try_from(config).expect("the configuration is valid");
-    let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
+    let keeper = keeper(Reserved::default(), generations);
     let mut other = map(90);
     other.data.get_or_insert_default().insert(HOLDER.to_owned(), "another process".to_owned());
     keeper.take(owner().found(&other));
@@ -71,9 +72,7 @@ async fn a_holder_that_was_replaced_writes_nothing_more() {
 #[tokio::test]
 async fn a_mark_that_was_readable_stays_known_if_one_read_is_refused() {
     let (generations, _) = generations(90);
-    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
-    let client = Client::try_from(config).expect("the configuration is valid");
-    let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
+    let keeper = keeper(Reserved::default(), generations);
     keeper.take(FoundMark::Hidden);
     assert!(keeper.covers(90) && !keeper.covers(91));
 }
@@ -82,9 +81,7 @@ async fn a_mark_that_was_readable_stays_known_if_one_read_is_refused() {
 #[tokio::test]
 async fn bindings_keep_the_generations_that_a_deleted_mark_had() {
     let (generations, _) = generations(95);
-    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
-    let client = Client::try_from(config).expect("the configuration is valid");
-    let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
+    let keeper = keeper(Reserved::default(), generations);
     assert!(!keeper.has_covered(91), "the mark is there, and the ledger only meant to raise it");
     keeper.take(FoundMark::Absent);
     assert!(!keeper.covers(90), "a binding gets the generation only if the mark has it");
@@ -97,9 +94,7 @@ async fn bindings_keep_the_generations_that_a_deleted_mark_had() {
 #[expect(clippy::disallowed_methods, reason = "a write of the mark hung just now")]
 async fn removals_of_access_do_not_wait_one_after_the_other_for_a_mark_that_hangs() {
     let (generations, _) = generations(90);
-    let config = kube::Config::new(http::Uri::from_static("https://127.0.0.1:9"));
-    let client = Client::try_from(config).expect("the configuration is valid");
-    let keeper = MarkKeeper::new(&client, owner(), owner().found(&map(90)), Reserved::default(), generations);
+    let keeper = keeper(Reserved::default(), generations);
     *keeper.late.lock() = Some(tokio::time::Instant::now());
     let raised = keeper.raise_soon(91).now_or_never().expect("the removal does not wait");
     assert!(matches!(raised, Err(AccessError::NotRaised { .. })), "{raised:?}");

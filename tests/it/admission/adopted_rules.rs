@@ -7,7 +7,7 @@ use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
 use super::sender::route;
-use super::server_rules::{HOSTNAME, Meddler, OLD_STORAGE_CLASS, annotated, kind, object, pods};
+use super::server_rules::{HOSTNAME, Meddler, OLD_STORAGE_CLASS, annotated, kind, object, pods, refuses_templates};
 use super::site::{Site, out, said};
 
 const LAB: &str = "lab-ann";
@@ -264,26 +264,7 @@ fn ordinary_objects_are_allowed_in_adopted_namespaces_and_everything_in_others()
 fn claims_that_controllers_make_from_templates_are_judged_too() {
     let site = Site::shared();
     prepare(&site);
-    let template = json!({"accessModes": ["ReadWriteMany"], "storageClassName": "gold",
-        "resources": {"requests": {"storage": "1Gi"}}});
-    let mut set = pods(LAB, json!({})).swap_remove(3);
-    set["metadata"]["name"] = json!("templated");
-    set["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": template}]);
-    let mut pod = pods(LAB, volume(json!({"ephemeral": {"volumeClaimTemplate": {"spec": template}}}))).swap_remove(0);
-    pod["metadata"]["name"] = json!("ephemeral");
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": [set, pod]});
-    site.cluster.run(&["create", "-f", "-"], &list.to_string());
-    for name in ["templated", "ephemeral"] {
-        wait_for("an event shows the refusal", DEADLINE, || {
-            let path = "jsonpath={.items[*].message}";
-            let field = format!("--field-selector=involvedObject.name={name}");
-            let events = site.cluster.run(&["get", "events", "-n", LAB, &field, "-o", path], "");
-            events.contains("is ReadWriteMany and would have storage class \"gold\"").then_some(())
-        });
-    }
-    assert_eq!(site.cluster.run(&["get", "pvc", "-n", LAB, "-o", "name"], ""), "");
-    site.cluster.run(&["delete", "statefulset/templated", "-n", LAB, "--cascade=foreground"], "");
-    site.delete("pod", "ephemeral", LAB);
+    refuses_templates(&site, LAB, "ReadWriteMany", "is ReadWriteMany and would have storage class \"gold\"");
 }
 
 #[test]

@@ -583,13 +583,18 @@ fn controllers_scale_only_objects_that_an_autoscaler_of_the_class_names() {
 fn claims_that_controllers_make_from_templates_have_an_allowed_storage_class() {
     let site = Site::shared();
     let _meddler = prepare(&site);
-    let template = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "gold",
+    refuses_templates(&site, SHOP, "ReadWriteOnce", "would have storage class \"gold\"");
+}
+
+/// Creates a `StatefulSet` and a pod with claims of storage class `gold`, and checks that the claims are refused.
+pub fn refuses_templates(site: &Site, namespace: &str, access_mode: &str, message: &str) {
+    let template = json!({"accessModes": [access_mode], "storageClassName": "gold",
         "resources": {"requests": {"storage": "1Gi"}}});
-    let mut set = pods(SHOP, json!({})).swap_remove(3);
+    let mut set = pods(namespace, json!({})).swap_remove(3);
     set["metadata"]["name"] = json!("templated");
     set["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": template}]);
     let volume = json!({"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": template}}});
-    let mut pod = pods(SHOP, json!({"volumes": [volume]})).swap_remove(0);
+    let mut pod = pods(namespace, json!({"volumes": [volume]})).swap_remove(0);
     pod["metadata"]["name"] = json!("ephemeral");
     let list = json!({"apiVersion": "v1", "kind": "List", "items": [set, pod]});
     site.cluster.run(&["create", "-f", "-"], &list.to_string());
@@ -597,13 +602,13 @@ fn claims_that_controllers_make_from_templates_have_an_allowed_storage_class() {
         wait_for("an event shows the refusal", DEADLINE, || {
             let path = "jsonpath={.items[*].message}";
             let field = format!("--field-selector=involvedObject.name={name}");
-            let events = site.cluster.run(&["get", "events", "-n", SHOP, &field, "-o", path], "");
-            events.contains("would have storage class \"gold\"").then_some(())
+            let events = site.cluster.run(&["get", "events", "-n", namespace, &field, "-o", path], "");
+            events.contains(message).then_some(())
         });
     }
-    assert_eq!(site.cluster.run(&["get", "pvc", "-n", SHOP, "-o", "name"], ""), "");
-    site.cluster.run(&["delete", "statefulset/templated", "-n", SHOP, "--cascade=foreground"], "");
-    site.delete("pod", "ephemeral", SHOP);
+    assert_eq!(site.cluster.run(&["get", "pvc", "-n", namespace, "-o", "name"], ""), "");
+    site.cluster.run(&["delete", "statefulset/templated", "-n", namespace, "--cascade=foreground"], "");
+    site.delete("pod", "ephemeral", namespace);
 }
 
 #[test]

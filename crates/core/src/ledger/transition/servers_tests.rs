@@ -11,18 +11,22 @@ use crate::ledger::{Note, Order, OrderKind};
 use crate::snapshot::freshness::{Marks, Stamp};
 use crate::snapshot::{Completeness, Entry, Role, SourceRead};
 
+/// Returns a read of this domain controller, which is also the name of the server.
+fn read_of(controller_name: &str, entries: &[Entry]) -> SourceRead {
+    SourceRead {
+        server: Some(controller_name.to_owned()),
+        marks: controller(controller_name),
+        ..read(entries.to_vec())
+    }
+}
+
 #[test]
 fn for_half_an_hour_another_controller_adds_no_access() {
     let mut all = people(3);
     all.push(group("a", &[0]));
     all[0].disabled = Some("mark: yes".to_owned());
-    let of = |server: &str, entries: &[Entry]| SourceRead {
-        server: Some(server.to_owned()),
-        marks: controller(server),
-        ..read(entries.to_vec())
-    };
     let mut story = Story::begin(all.clone());
-    story.hears(of("dc1", &all));
+    story.hears(read_of("dc1", &all));
     let mut other = all.clone();
     other[0].disabled = None;
     other[1].disabled = Some("mark: yes".to_owned());
@@ -30,7 +34,7 @@ fn for_half_an_hour_another_controller_adds_no_access() {
     other[3] = group("a", &[0, 2]);
     other.push(person(9));
     story.later(60);
-    story.hears(of("dc2", &other));
+    story.hears(read_of("dc2", &other));
     assert!(story.events.contains(&"directory server changed".to_owned()));
     let widened = |story: &Story| {
         (
@@ -43,10 +47,10 @@ fn for_half_an_hour_another_controller_adds_no_access() {
     assert_eq!(widened(&story), (false, false, false, false));
     assert!(story.account("p1").disabled.is_some(), "a mark does not wait");
     story.later(29 * 60);
-    story.hears(of("dc2", &other));
+    story.hears(read_of("dc2", &other));
     assert_eq!(widened(&story), (false, false, false, false));
     story.later(2 * 60);
-    story.hears(of("dc2", &other));
+    story.hears(read_of("dc2", &other));
     assert_eq!(widened(&story), (true, true, true, true));
     assert!(story.ledger.rejected.is_empty());
 }
@@ -175,11 +179,6 @@ fn for_half_an_hour_another_controller_proves_no_absence() {
     let mut all = people(3);
     all.push(group("a", &[0, 1]));
     all[0].home = Some(PathBuf::from("/home/new"));
-    let of = |server: &str, entries: &[Entry]| SourceRead {
-        server: Some(server.to_owned()),
-        marks: controller(server),
-        ..read(entries.to_vec())
-    };
     let mut former = all.clone();
     former[0].home = Some(PathBuf::from("/home/old"));
     former[0].name = "q0".to_owned();
@@ -187,17 +186,17 @@ fn for_half_an_hour_another_controller_proves_no_absence() {
     former.remove(2);
     let begin = || {
         let mut story = Story::begin(all.clone());
-        story.hears(of("dc1", &all));
+        story.hears(read_of("dc1", &all));
         story
     };
     let mut story = begin();
     let before = story.ledger.accounts.clone();
     for _ in 0..29 {
         story.later(60);
-        story.hears(of("dc2", &former));
+        story.hears(read_of("dc2", &former));
         assert_eq!(story.ledger.accounts, before);
     }
-    story.hears(of("dc1", &all));
+    story.hears(read_of("dc1", &all));
     assert_eq!(story.ledger.accounts, before, "the former controller agrees with the ledger");
 
     // Three servers that take turns delay for half an hour what all of them show.
@@ -205,7 +204,7 @@ fn for_half_an_hour_another_controller_proves_no_absence() {
     former.push(person(9));
     for turn in 0..12 {
         story.later(180);
-        story.hears(of(["dc2", "dc3", "dc1"][turn % 3], &former));
+        story.hears(read_of(["dc2", "dc3", "dc1"][turn % 3], &former));
         let has_left = !story.account("a").leaving.is_empty();
         let is_new = story.count(|account| account.name == "p9") == 1;
         assert_eq!((has_left, is_new), (turn >= 10, turn >= 10), "{turn}");
@@ -214,17 +213,12 @@ fn for_half_an_hour_another_controller_proves_no_absence() {
 
 #[test]
 fn a_change_of_controllers_in_the_future_delays_nothing() {
-    let of = |server: &str, entries: Vec<Entry>| SourceRead {
-        server: Some(server.to_owned()),
-        marks: controller(server),
-        ..read(entries)
-    };
     let mut story = Story::begin(people(3));
-    story.hears(of("dc1", people(3)));
+    story.hears(read_of("dc1", &people(3)));
     story.later(365 * 24 * HOUR);
-    story.hears(of("dc2", people(3)));
+    story.hears(read_of("dc2", &people(3)));
     story.later(-365 * 24 * HOUR);
-    story.hears(of("dc2", people(4)));
+    story.hears(read_of("dc2", &people(4)));
     assert_eq!(story.count(|account| account.name == "p3"), 1);
 }
 
@@ -292,22 +286,17 @@ fn adoptions_do_not_wait_for_ever_while_controllers_take_turns() {
 fn an_approved_loss_of_an_attribute_takes_effect_after_a_change_of_controllers() {
     let all = people(12);
     let bare: Vec<Entry> = all.iter().cloned().map(|entry| Entry { mail: None, ..entry }).collect();
-    let of = |server: &str, entries: &[Entry]| SourceRead {
-        server: Some(server.to_owned()),
-        marks: controller(server),
-        ..read(entries.to_vec())
-    };
     let mut story = Story::begin(all.clone());
-    story.hears(of("dc1", &all));
-    story.hears(of("dc1", &bare));
+    story.hears(read_of("dc1", &all));
+    story.hears(read_of("dc1", &bare));
     story.approve("mail");
     for (minutes, mails) in [(1, 12), (29, 12), (2, 0)] {
         story.later(minutes * 60);
-        story.hears(of("dc2", &bare));
+        story.hears(read_of("dc2", &bare));
         assert_eq!(story.count(|account| account.mail.is_some()), mails, "after {minutes} more minutes");
     }
     story.later(HOUR);
-    assert!(story.hears(of("dc2", &bare)).is_empty() && story.ledger.approvals.is_empty());
+    assert!(story.hears(read_of("dc2", &bare)).is_empty() && story.ledger.approvals.is_empty());
 }
 
 #[test]

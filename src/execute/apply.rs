@@ -70,15 +70,13 @@ pub async fn apply(
             None => mark.raise(generation).await,
             Some(uid) => {
                 let mut raising = std::pin::pin!(mark.raise_soon(generation));
-                match tokio::time::timeout(TAKES_WITHOUT_MARK, &mut raising).await {
-                    Ok(Ok(())) => Ok(()),
-                    waited => {
-                        take(server, mark, key, &path, manifest, uid).await?;
-                        match waited {
-                            Ok(raised) => raised,
-                            Err(_) => raising.await,
-                        }
-                    }
+                let waited = tokio::time::timeout(TAKES_WITHOUT_MARK, &mut raising).await;
+                if !matches!(waited, Ok(Ok(()))) {
+                    take(server, mark, key, &path, manifest, uid).await?;
+                }
+                match waited {
+                    Ok(raised) => raised,
+                    Err(_) => raising.await,
                 }
             }
         };

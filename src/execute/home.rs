@@ -193,10 +193,13 @@ async fn rewritten(
     }
 }
 
+/// Why a file is not as it was delivered, if another program wrote it.
+const CHANGED: &str = "Bursar's entries in the file were changed";
+
 /// Returns the finding after entries were written that should be in the file, and the mount of the home.
 fn repaired(Written { changed, mount, .. }: Written) -> (HomeFinding, Option<PathBuf>) {
-    let why = || "Bursar's entries in the file were changed".to_owned();
-    (if changed { HomeFinding::Repaired { why: why() } } else { HomeFinding::AsDelivered }, mount)
+    let finding = if changed { HomeFinding::Repaired { why: CHANGED.to_owned() } } else { HomeFinding::AsDelivered };
+    (finding, mount)
 }
 
 /// Makes the home contain exactly these SSH keys in Bursar's block. Returns whether that changed anything, and the
@@ -244,7 +247,7 @@ fn finding(inspection: &Inspection, fingerprint: &str, wanted: Option<&str>) -> 
     if inspection.token_id.as_deref() == Some(fingerprint) {
         return match inspection.entries_digest.as_deref() {
             None => broken("a cluster or context of Bursar is missing"),
-            digest if digest != wanted => broken("Bursar's entries in the file were changed"),
+            digest if digest != wanted => broken(CHANGED),
             Some(_) => HomeFinding::AsDelivered,
         };
     }

@@ -1,5 +1,4 @@
-//! A circuit breaker: decides when to stop using an export or a signer that does not answer. The time
-//! is a parameter.
+//! A circuit breaker: decides when to stop using an export or a signer that does not answer. The time is a parameter.
 //!
 //! Only timeouts of **different** accounts count, because a user can delay every request for their own home, and must
 //! not block others that way. A person can have several accounts (tools), so a worker that its user stops or kills does

@@ -469,11 +469,17 @@ impl Lesson<'_> {
             other.namespace == binding.namespace
                 && (binding.namespace.is_some() || role_of(&other.name) == role_of(&binding.name))
         };
-        let in_cluster = facts.bindings.iter().filter(|(key, _)| key.cluster == binding.cluster);
-        let (like, elsewhere): (Vec<_>, Vec<_>) = in_cluster.partition(|(key, _)| is_like(key));
-        like.iter().any(|(_, names)| !names.is_empty())
-            && !like.iter().any(|(_, names)| names.iter().any(is_own))
-            && elsewhere.iter().any(|(_, names)| names.iter().any(|(_, generation)| *generation == present))
+        let (mut names_others, mut is_elsewhere) = (false, false);
+        for (key, names) in facts.bindings.iter().filter(|(key, _)| key.cluster == binding.cluster) {
+            if !is_like(key) {
+                is_elsewhere |= names.iter().any(|(_, generation)| *generation == present);
+            } else if names.iter().any(is_own) {
+                return false;
+            } else {
+                names_others |= !names.is_empty();
+            }
+        }
+        names_others && is_elsewhere
     }
 
     /// Returns the groups whose members get the access of a binding of `owner`: the workspace itself or, for a
@@ -496,7 +502,7 @@ impl Lesson<'_> {
         let selected: BTreeSet<&String> = selected.collect();
         let groups = self.ledger.accounts.values().filter(|account| account.kind == AccountKind::Group);
         // A workspace shows by its own bindings who belongs to it.
-        let is_workspace = |group: &Account| self.ledger.tenants.keys().any(|(id, _)| *id == group.id);
+        let is_workspace = |group: &Account| self.ledger.tenants_of(&group.id).next().is_some();
         groups.filter(|group| selected.contains(&group.name) && !is_workspace(group)).cloned().collect()
     }
 

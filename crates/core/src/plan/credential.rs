@@ -110,9 +110,11 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &DesiredHome, he
     let changed = |what: &str| Some(Reason::Changed(vec![what.to_owned()]));
     let replaces = || replaced(look, &credential.host, home).next().is_some();
     let Some(delivery) = held.delivery else {
-        let is_revoked = is_only_revoked(look);
-        let other = if replaces() { changed("credential") } else { Some(Reason::Missing) };
-        return if is_revoked { Some(Reason::Revoked) } else { other };
+        return match (is_only_revoked(look), replaces()) {
+            (true, _) => Some(Reason::Revoked),
+            (false, true) => changed("credential"),
+            (false, false) => Some(Reason::Missing),
+        };
     };
     match (&credential.proof, held.certificate) {
         (Proof::Oidc(_), _) => {}

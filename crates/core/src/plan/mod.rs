@@ -493,21 +493,17 @@ impl World<'_> {
         let suspends = matches!(desired.transition, Some(Transition::Suspend(_)));
         let evicts = matches!(desired.transition, Some(Transition::Suspend(Suspension::Evicted { .. })));
         let changes = || self.is_due_at_once(id, desired);
+        // A removal that failed keeps its backoff, because it is retried anyway. So does a failure in a home, which would
+        // otherwise be retried every few seconds.
+        let stays = |known: &Failure| {
+            known.is_begun() || known.is_of_removal() || (known.is_of_delivery() && !known.waits(self.now))
+        };
         let served = desired.clusters.iter().filter(|(cluster, _)| self.configured.contains(*cluster));
         let begun = served.filter_map(|(cluster, tenant)| {
             let known = self.ledger.failures.get(&(id.clone(), cluster.clone()));
             let failure = match known {
                 _ if suspends && (tenant.namespace.is_some() || evicts) => Failure::begun(self.now),
-                // A removal that failed keeps its backoff, because it is retried anyway. So does a failure in a home,
-                // which would otherwise be retried every few seconds.
-                known
-                    if stops.contains(cluster)
-                        && known.is_none_or(|it| {
-                            !it.is_begun() && !it.is_of_removal() && (!it.is_of_delivery() || it.waits(self.now))
-                        }) =>
-                {
-                    Failure::begun(self.now)
-                }
+                known if stops.contains(cluster) && !known.is_some_and(stays) => Failure::begun(self.now),
                 Some(known) if changes() => Failure { attempts: 0, next_try: self.now, ..known.clone() },
                 _ => return None,
             };

@@ -39,8 +39,8 @@ pub const PORT_SYSCTLS: [(&str, &str); 2] = [
 ];
 
 /// The longest grace period in seconds that a pod of a tenant, or its deletion, may ask for, unless the class has another
-/// limit. A kubelet that has begun to
-/// end a pod waits for the grace period with which it began: a later deletion with a shorter one does not end the pod.
+/// limit. A kubelet that has begun to end a pod waits for the grace period with which it began: a later deletion with a
+/// shorter one does not end the pod.
 pub const LONGEST_GRACE: i64 = 300;
 
 /// One rule of a class.

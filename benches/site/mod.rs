@@ -49,7 +49,7 @@ impl Site {
     /// Creates a site in which all tenants are set up.
     pub async fn bootstrapped(folder: &Path, tenants: u32) -> Self {
         fs::create_dir_all(folder).expect("the parent folder is writable");
-        let (store, lock) = Store::open(folder).await.expect("the ledger can be opened");
+        let (store, lock) = Store::create(folder).await.expect("the ledger can be opened");
         let mut site = Self {
             policy: policy(folder),
             sealer: Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed"),

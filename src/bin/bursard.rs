@@ -74,7 +74,8 @@ fn exit_code(error: &DaemonError) -> u8 {
             | RuntimeError::Seal { .. }
             | RuntimeError::NotOwner { .. }
             | RuntimeError::Behind { .. }
-            | RuntimeError::Copied { .. },
+            | RuntimeError::Copied { .. }
+            | RuntimeError::Store(StoreError::Absent(_) | StoreError::Lost { .. }),
         ) => 78,
         DaemonError::Runtime(RuntimeError::Store(StoreError::Busy)) => 75,
         _ => 1,

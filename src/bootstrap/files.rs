@@ -12,9 +12,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use zeroize::Zeroizing;
 
 use super::AccessError;
-
-/// The name of the file with the seed of the seal (`contract::Sealer`).
-pub const SEAL_KEY: &str = "seal.key";
+use crate::store::SEAL_KEY;
 
 /// Writes a file that only its owner can read, and replaces an older one.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), AccessError> {

@@ -38,6 +38,7 @@ use crate::ledger::LedgerState;
 use crate::observed::discovery::{Kinds, resource};
 use crate::policy::Policy;
 use crate::privilege;
+use crate::store::SEAL_KEY;
 
 /// A new policy and a new role take effect within about a second, or a few seconds more if the API server's informers
 /// are busy.
@@ -166,7 +167,7 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
 
 /// Returns the public key of this host's seal. Generates the key if there is none.
 async fn public_key(state_dir: &Path) -> Result<[u8; 32], AccessError> {
-    let path = state_dir.join(files::SEAL_KEY);
+    let path = state_dir.join(SEAL_KEY);
     let failed = |source| AccessError::Read { path: path.clone(), source };
     let read = privilege::as_bursar(async {
         files::ensure_seal_key(state_dir)?;

@@ -31,7 +31,7 @@ use kube::{Client, Config};
 
 pub use error::AccessError;
 pub use facts::{facts, quotas};
-pub use files::{SEAL_KEY, replace_as};
+pub use files::replace_as;
 pub use init::{Did, InitReport, InitRequest, Made, dry_run, init, take_over};
 pub use mark::generations::{KnownGenerations, Reserved};
 pub use mark::keeper::{Claim, MarkKeeper};

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -15,7 +15,7 @@ use crate::control::client::ControlClient;
 use crate::errors::chain;
 use crate::ledger::LedgerState;
 use crate::settings::{Settings, SettingsErrors, control_socket};
-use crate::store::{FILE, ReadStore, Temporary, backup, has_content};
+use crate::store::{FILE, ReadStore, StoreError, Temporary, backup, must_exist};
 
 /// The first bytes of a SQLite file (sqlite.org/fileformat.html).
 const SQLITE: &[u8] = b"SQLite format 3\0";
@@ -133,29 +133,15 @@ pub(super) async fn ledger_of(settings: &Settings) -> Result<LedgerState, Failur
     Ok(opened(&settings.ledger()).await?.up_to_date().await?.state().await?)
 }
 
-/// What a command says about a ledger's file without content.
-pub(super) const WITHOUT_CONTENT: &str = "the file is empty, so the ledger was lost; move the file aside, then run: bursar \
-    ledger restore FILE, or bursar ledger rebuild";
-
 /// Opens a ledger that the configuration names, or a packed one.
 async fn opened(path: &Path) -> Result<ReadStore, Failure> {
-    let is_packed = match has_content(path) {
-        Ok(true) => backup::is_packed(path),
-        Ok(false) => Err(io::Error::other(WITHOUT_CONTENT)),
-        Err(error) => Err(error),
-    };
-    let is_packed = is_packed.map_err(|error| {
-        let (exit, why) = match error.kind() {
-            ErrorKind::NotFound => (
-                Exit::Failed,
-                "there is no ledger; `bursar init` or the first cycle creates it. If it was lost, run: bursar ledger restore \
-                 FILE, or bursar ledger rebuild"
-                    .to_owned(),
-            ),
-            ErrorKind::PermissionDenied => (Exit::Forbidden, format!("{error}; {READING}")),
-            _ => (Exit::Failed, format!("cannot read the ledger: {error}")),
-        };
-        Failure::new(exit, format!("{}: {why}", path.display()))
+    let failed = |source| StoreError::File { path: path.to_owned(), source };
+    let is_packed = must_exist(path).and_then(|()| backup::is_packed(path).map_err(failed));
+    let is_packed = is_packed.map_err(|error| match error {
+        StoreError::File { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+            Failure::new(Exit::Forbidden, format!("{}: {source}; {READING}", path.display()))
+        }
+        other => other.into(),
     })?;
     if !is_packed {
         return Ok(ReadStore::open(path).await?);

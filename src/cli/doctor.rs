@@ -17,6 +17,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     for (name, cluster) in &settings.policy.clusters {
         findings.extend(probes::cluster(&settings, name, cluster).await);
     }
+    findings.extend(probes::ledger(&settings).await);
     findings.extend(probes::evidence(&settings).await);
     findings.extend(probes::ended_exceptions(&settings).await);
     findings.extend(probes::realm(&settings).await);

@@ -18,7 +18,7 @@ use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::privilege;
 use crate::settings::Settings;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, is_before_init};
 
 /// Stands for the id of a ledger that does not exist yet.
 const NO_LEDGER: &str = "LEDGER-ID";
@@ -65,9 +65,9 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
     Ok(Exit::Done)
 }
 
-/// Reads the ledger. If it does not exist, it is not created, and its id is not known.
+/// Reads the ledger. Before the first `init`, no ledger is created, and its id is not known.
 async fn as_it_is(settings: &Settings) -> Result<LedgerState, Failure> {
-    if !settings.ledger().exists() {
+    if is_before_init(&settings.state_dir) {
         return Ok(LedgerState { ledger_id: NO_LEDGER.to_owned(), ..LedgerState::default() });
     }
     as_bursar(ledger_of(settings)).await?
@@ -127,13 +127,12 @@ fn make_folder(state_dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Reads the ledger. If there is none, it is created. An existing ledger is only read, because a daemon may be writing
-/// it.
+/// Reads the ledger; the first `init` creates it. An existing ledger is only read, because a daemon may be writing it.
 async fn ledger(settings: &Settings) -> Result<LedgerState, Failure> {
-    if settings.ledger().exists() {
+    if !is_before_init(&settings.state_dir) {
         return ledger_of(settings).await;
     }
-    let (store, _lock) = Store::open(&settings.state_dir).await?;
+    let (store, _lock) = Store::create(&settings.state_dir).await?;
     let state = store.state().clone();
     store.close().await?;
     Ok(state)

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::context::{WITHOUT_CONTENT, become_bursar, may_act};
+use super::context::{become_bursar, may_act};
 use super::exit::{Exit, Failure};
-use crate::bootstrap::SEAL_KEY;
 use crate::control::api::{CycleReport, OrderAnswer, PlanAnswer};
 use crate::cycle::Ask;
 use crate::execute::Extent;
@@ -15,14 +14,14 @@ use crate::orders::request::{OrderRequest, Trigger};
 use crate::runtime::ledger::write_down;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::settings::Settings;
-use crate::store::{Store, has_content};
+use crate::store::{Store, is_before_init};
 use crate::telemetry::Metrics;
 use crate::{cycle, daemon};
 
 /// Returns what a cycle would do.
 pub(super) async fn plan(settings: Settings, at: Option<Timestamp>) -> Result<PlanAnswer, Failure> {
     act(&settings)?;
-    if !settings.state_dir.join(SEAL_KEY).exists() && !settings.ledger().exists() {
+    if is_before_init(&settings.state_dir) {
         return Ok(cycle::preview_before_init(&settings, daemon::now()).await?);
     }
     let mut runtime = open(settings).await?;
@@ -40,19 +39,6 @@ pub(super) async fn cycle(settings: Settings) -> Result<CycleReport, Failure> {
 /// Records orders in the ledger, and the next cycle carries them out. No cluster needs to answer for this.
 pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequest]) -> Result<OrderAnswer, Failure> {
     act(settings)?;
-    let ledger = settings.ledger();
-    // If the ledger was lost, a new empty one in its place would look like the right one.
-    let missing = match has_content(&ledger) {
-        Ok(true) => None,
-        Ok(false) => Some(WITHOUT_CONTENT),
-        Err(_) => Some(
-            "there is no ledger, and so no account; the first cycle creates it; run: bursar sync --once. If the ledger was lost, \
-             run: bursar ledger restore FILE, or bursar ledger rebuild",
-        ),
-    };
-    if let Some(why) = missing {
-        return Err(Failure::new(Exit::Failed, format!("{}: {why}", ledger.display())));
-    }
     let (mut store, lock) = Store::open(&settings.state_dir).await.map_err(RuntimeError::from)?;
     let answer = write_down(&mut store, &lock, &settings.policy, actor, orders, daemon::now())
         .await
@@ -64,10 +50,6 @@ pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequ
 
 async fn open(settings: Settings) -> Result<Runtime, Failure> {
     act(&settings)?;
-    let ledger = settings.ledger();
-    if has_content(&ledger).is_ok_and(|has| !has) {
-        return Err(Failure::new(Exit::Failed, format!("{}: {WITHOUT_CONTENT}", ledger.display())));
-    }
     let mut runtime = Runtime::open(settings, Arc::new(Metrics::default()), daemon::now).await?;
     runtime.start().await?;
     Ok(runtime.reading_once())

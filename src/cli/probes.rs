@@ -23,6 +23,7 @@ use serde::Serialize;
 pub(super) use self::cluster::cluster;
 pub(super) use self::homes::homes;
 pub(super) use self::realm::realm;
+use super::context::ledger_of;
 use crate::control::client::{ClientError, ControlClient};
 use crate::daemon;
 use crate::errors::chain;
@@ -32,7 +33,7 @@ use crate::plan::unknown::Unknown;
 use crate::plan::wording::counted_entries;
 use crate::settings::{self, Egress, Names, Settings};
 use crate::snapshot::{Completeness, SourceRead, Way};
-use crate::store::ReadStore;
+use crate::store::{ReadStore, is_before_init};
 
 /// The deadline of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -174,25 +175,24 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
+/// Returns a finding if the ledger cannot be read. The other probes then leave out what they need it for.
+pub(super) async fn ledger(settings: &Settings) -> Option<Finding> {
+    if is_before_init(&settings.state_dir) {
+        return None;
+    }
+    let failure = ledger_of(settings).await.err()?;
+    Some(Finding::bad("ledger", failure.text, "see /usr/share/doc/bursar/runbooks/lost-ledger.md"))
+}
+
 /// Returns the exceptions that ended within [`ENDED_WITHIN`] days. The ledger does not know which objects they
 /// admitted; only an audit finds these.
 pub(super) async fn ended_exceptions(settings: &Settings) -> Vec<Finding> {
-    let ledger = settings.ledger();
-    if !ledger.exists() {
-        return Vec::new();
-    }
     let since = daemon::now() - SignedDuration::from_hours(ENDED_WITHIN * 24);
     let query = "SELECT account, substr(at, 1, 10) AS day, detail FROM history WHERE at >= ? \
                  AND action IN ('exception ended', 'exception unset') ORDER BY at";
-    let rows = match ReadStore::open(&ledger).await {
-        Ok(mut store) => store.rows(query, &[format!("{since:.0}")]).await,
-        Err(error) => Err(error),
-    };
-    let subject = "exceptions that ended";
-    match rows {
-        Ok(rows) => rows.iter().map(|row| Finding::good(subject, ended(row))).collect(),
-        Err(error) => vec![Finding::bad(subject, chain(&error.of_reader()), "see `bursar ledger verify`")],
-    }
+    let rows = async { ReadStore::open(&settings.ledger()).await?.rows(query, &[format!("{since:.0}")]).await };
+    let rows = rows.await.unwrap_or_default();
+    rows.iter().map(|row| Finding::good("exceptions that ended", ended(row))).collect()
 }
 
 fn ended(row: &serde_json::Map<String, serde_json::Value>) -> String {
@@ -255,7 +255,7 @@ pub(super) async fn daemon(settings: &Settings) -> Vec<Finding> {
 async fn has_worked(settings: &Settings) -> bool {
     let report = async { ReadStore::open(&settings.ledger()).await?.last_report().await };
     // If the ledger cannot be read, another finding says so.
-    settings.ledger().exists() && !matches!(report.await, Ok(None))
+    !is_before_init(&settings.state_dir) && !matches!(report.await, Ok(None))
 }
 
 fn ca<'s>(sources: &'s [SourceConfig], name: &str) -> Option<&'s str> {

@@ -18,8 +18,8 @@ use crate::errors::chain;
 use crate::ledger::cluster_recovery::Facts;
 use crate::recovery::{self, Rebuilt, RecoveryError, Remembered};
 use crate::runtime;
-use crate::store::backup;
 use crate::store::restore::{RestoreError, Restored, Restoring, restore as put_back};
+use crate::store::{SEAL_KEY, backup};
 
 /// The next steps after the ledger got a new id.
 const NEXT: &str =
@@ -178,7 +178,7 @@ pub(super) fn may() -> Result<(), Failure> {
 /// Returns an empty list if the file with the key of the seals is lost. In that case no seal of a namespace can be
 /// verified, and `bursar init` generates a new key.
 fn public_keys(state_dir: &Path) -> Result<Vec<[u8; 32]>, Failure> {
-    if !state_dir.join(bootstrap::SEAL_KEY).exists() {
+    if !state_dir.join(SEAL_KEY).exists() {
         return Ok(Vec::new());
     }
     Ok(vec![runtime::read_seal(state_dir)?.public_key()])

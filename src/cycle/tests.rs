@@ -17,6 +17,7 @@ use crate::plan::action::Action;
 use crate::plan::testing::{World, course, prod};
 use crate::policy::{Limit, NamespaceReaper};
 use crate::snapshot::{Completeness, Entry, Role};
+use crate::store::Store;
 use crate::telemetry::Metrics;
 
 /// An event between two cycles.
@@ -100,7 +101,8 @@ impl Story {
     /// If `shares`, there are workspaces and a reaper, so that what one account should have depends on others.
     async fn new(folder: &std::path::Path, shares: bool) -> Self {
         let metrics = Arc::new(Metrics::default());
-        let daemon = Ledger::open(folder, || Timestamp::UNIX_EPOCH, &metrics).await.expect("a new ledger opens");
+        let opened = Store::create(folder).await.expect("a new ledger opens");
+        let daemon = Ledger::of(opened, folder, || Timestamp::UNIX_EPOCH, &metrics);
         let mut world = World::new();
         if shares {
             let course = course();

@@ -53,9 +53,6 @@ pub enum RecoveryError {
         "{0} exists already; check it with `bursar ledger verify`; if it is damaged, move it, its -wal and its -shm aside"
     )]
     There(PathBuf),
-    /// There is no ledger.
-    #[error("{0} does not exist; run: bursar ledger restore FILE, or: bursar ledger rebuild")]
-    Absent(PathBuf),
     /// The read of a directory is incomplete, so it does not prove which accounts are absent.
     #[error("the read of source {name} was incomplete ({why}); try again when the source answers completely")]
     Partial { name: String, why: String },

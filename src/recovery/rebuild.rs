@@ -300,7 +300,7 @@ impl Work<'_> {
         });
         let begun = Event { actor: self.actor.to_owned(), ..Event::new("rebuilt", "the ledger was lost", detail) };
         self.events.insert(0, begun);
-        let (mut store, lock) = Store::open(&self.settings.state_dir).await?;
+        let (mut store, lock) = Store::create(&self.settings.state_dir).await?;
         let mut changes = everything(self.ledger);
         changes.push(Change::Learned(self.now));
         store.write(&lock, &changes, &self.events, self.now).await?;

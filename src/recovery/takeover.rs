@@ -10,7 +10,7 @@ use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::cluster_recovery::{Facts, learn};
 use crate::settings::Settings;
-use crate::store::{FILE, Store};
+use crate::store::Store;
 
 /// The result of [`remember`].
 #[derive(Debug, Clone, PartialEq)]
@@ -35,10 +35,6 @@ pub async fn remember(
     actor: &str,
     now: Timestamp,
 ) -> Result<Remembered, RecoveryError> {
-    let path = settings.state_dir.join(FILE);
-    if !path.exists() {
-        return Err(RecoveryError::Absent(path));
-    }
     let (mut store, lock) = Store::open(&settings.state_dir).await?;
     let ledger_id = uuid::Uuid::new_v4().simple().to_string();
     // Sources that do not answer are skipped. Accounts of an unknown source are reported, and nothing else depends on

@@ -40,9 +40,17 @@ pub struct Ledger {
 
 impl Ledger {
     pub(crate) async fn open(state_dir: &Path, clock: Clock, metrics: &SharedMetrics) -> Result<Self, StoreError> {
-        let (store, lock) = Store::open(state_dir).await?;
+        Ok(Self::of(Store::open(state_dir).await?, state_dir, clock, metrics))
+    }
+
+    pub(crate) fn of(
+        (store, lock): (Store, CycleLock),
+        state_dir: &Path,
+        clock: Clock,
+        metrics: &SharedMetrics,
+    ) -> Self {
         let backup = BackupStatus { newest: backup::newest(state_dir, clock()), failed: None };
-        Ok(Self { store, lock, clock, metrics: Arc::clone(metrics), trouble: None, backup, last_cycle: None })
+        Self { store, lock, clock, metrics: Arc::clone(metrics), trouble: None, backup, last_cycle: None }
     }
 
     pub(crate) async fn close(self) -> Result<(), StoreError> {
@@ -298,8 +306,8 @@ mod tests {
     #[tokio::test]
     async fn a_delivery_that_waits_for_its_repetition_causes_no_cycle() {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
-        let mut ledger =
-            Ledger::open(folder.path(), || NOW, &Arc::new(Metrics::default())).await.expect("a new ledger opens");
+        let opened = Store::create(folder.path()).await.expect("a new ledger opens");
+        let mut ledger = Ledger::of(opened, folder.path(), || NOW, &Arc::new(Metrics::default()));
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
@@ -320,8 +328,8 @@ mod tests {
     #[tokio::test]
     async fn a_removal_whose_next_try_passed_while_the_cycle_ran_is_tried_at_once() {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
-        let mut ledger =
-            Ledger::open(folder.path(), || NOW, &Arc::new(Metrics::default())).await.expect("a new ledger opens");
+        let opened = Store::create(folder.path()).await.expect("a new ledger opens");
+        let mut ledger = Ledger::of(opened, folder.path(), || NOW, &Arc::new(Metrics::default()));
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         let ago = |seconds| NOW - SignedDuration::from_secs(seconds);

@@ -28,7 +28,6 @@ use self::directories::{Directories, Reader};
 use self::ledger::Ledger;
 pub(crate) use self::reads::ReadProgress;
 use self::realm::RealmTarget;
-use crate::bootstrap::SEAL_KEY;
 use crate::contract::Sealer;
 use crate::control::api::OrderAnswer;
 use crate::identity::ClusterName;
@@ -36,7 +35,7 @@ use crate::ledger::LedgerState;
 use crate::orders::request::OrderRequest;
 use crate::plan::Planner;
 use crate::settings::{Settings, SettingsErrors};
-use crate::store::StoreError;
+use crate::store::{SEAL_KEY, StoreError};
 use crate::telemetry::SharedMetrics;
 
 /// Returns the time in whole seconds, which is what the ledger keeps. It is a parameter, because only `daemon.rs` and

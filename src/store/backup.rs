@@ -184,7 +184,7 @@ mod tests {
     async fn the_newest_backups_are_kept_and_other_files_stay() {
         let folder = tempfile::TempDir::new().expect("the temporary folder is writable");
         let state_dir = folder.path();
-        let (store, _lock) = Store::open(state_dir).await.expect("the ledger opens");
+        let (store, _lock) = Store::create(state_dir).await.expect("the ledger opens");
         let night = |number: i64| Timestamp::from_second(1_790_000_000 + number * 86_400).expect("the time is valid");
         assert_eq!(newest(state_dir, night(0)), None);
         let mut ledger = ReadStore::open(&state_dir.join(FILE)).await.expect("the ledger opens");

@@ -38,12 +38,24 @@ use crate::ledger::LedgerState;
 
 /// The ledger's file in the state folder.
 pub const FILE: &str = "ledger.db";
+/// The file in the state folder with the seed of the seal (`contract::Sealer`). `bursar init` creates it after the
+/// ledger, so this file without a ledger proves that the ledger was lost.
+pub const SEAL_KEY: &str = "seal.key";
 /// The schema of this version, as the steps from an empty file.
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 /// Why an operation on the ledger failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
+    /// `bursar init` was not run yet.
+    #[error("{0}: there is no ledger yet; to create it, run: bursar init")]
+    Absent(PathBuf),
+    /// There was a ledger. A new empty one in its place would look like the right one.
+    #[error(
+        "{path}: {why}, so the ledger was lost; run: bursar ledger restore BACKUP, or without a backup: bursar ledger \
+         rebuild; after both: bursar takeover (/usr/share/doc/bursar/runbooks/lost-ledger.md)"
+    )]
+    Lost { path: PathBuf, why: &'static str },
     /// Another process is the writer.
     #[error("another process holds the ledger's lock: bursard runs, or a `bursar` command that changes something")]
     Busy,
@@ -116,16 +128,28 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the ledger in `state_dir`. If there is none, creates it (folder 0750, file 0640). On a disk that cannot be
-    /// written to, the ledger is opened read-only and is stuck.
+    /// Opens the ledger in `state_dir`. On a disk that cannot be written to, the ledger is opened read-only and is
+    /// stuck.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] if another process writes, [`StoreError::Corrupt`] if the file is damaged.
+    /// [`StoreError::Absent`] and [`StoreError::Lost`] if there is none, [`StoreError::Busy`] if another process writes,
+    /// [`StoreError::Corrupt`] if the file is damaged.
     pub async fn open(state_dir: &Path) -> Result<(Self, CycleLock), StoreError> {
+        must_exist(&state_dir.join(FILE))?;
+        Self::locked(state_dir, CycleLock::take(state_dir)?).await
+    }
+
+    /// Like [`Store::open`], but creates the ledger if there is none (folder 0750, file 0640). Only the first
+    /// `bursar init` and `bursar ledger rebuild` may do this.
+    pub async fn create(state_dir: &Path) -> Result<(Self, CycleLock), StoreError> {
         make_folder(state_dir)?;
         let lock = CycleLock::take(state_dir)?;
+        make_file(&state_dir.join(FILE))?;
+        Self::locked(state_dir, lock).await
+    }
+
+    async fn locked(state_dir: &Path, lock: CycleLock) -> Result<(Self, CycleLock), StoreError> {
         let path = state_dir.join(FILE);
-        make_file(&path)?;
         let (connection, stuck) = match writable(&path).await {
             Ok(connection) => (connection, false),
             Err(StoreError::Sqlite(error)) if code(&error) == Some(BUSY) => return Err(StoreError::Read(path)),
@@ -205,6 +229,26 @@ impl From<MigrateError> for StoreError {
 /// Whether the file has content. One without content is what remains of a lost ledger.
 pub fn has_content(ledger: &Path) -> io::Result<bool> {
     Ok(fs::metadata(ledger)?.len() > 0)
+}
+
+/// Whether the state folder has neither a ledger nor the key of the seals, as before the first `bursar init`.
+#[must_use]
+pub fn is_before_init(state_dir: &Path) -> bool {
+    !state_dir.join(FILE).exists() && !state_dir.join(SEAL_KEY).exists()
+}
+
+/// Fails if there is no ledger, or only what remains of a lost one.
+pub fn must_exist(ledger: &Path) -> Result<(), StoreError> {
+    let lost = |why| Err(StoreError::Lost { path: ledger.to_owned(), why });
+    match has_content(ledger) {
+        Ok(true) => Ok(()),
+        Ok(false) => lost("the file is empty"),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(StoreError::File { path: ledger.to_owned(), source: error })
+        }
+        Err(_) if ledger.with_file_name(SEAL_KEY).exists() => lost("the file is missing, but seal.key is there"),
+        Err(_) => Err(StoreError::Absent(ledger.to_owned())),
+    }
 }
 
 /// Opens the file for writing, checks it, and migrates it to the schema of this version.

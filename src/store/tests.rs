@@ -300,7 +300,7 @@ fn cycle_end(ended: Timestamp) -> CycleEnd {
 #[tokio::test]
 async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
     store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("the ledger is writable");
     let key = CredentialKey::new(AccountId("a1".into()), ClusterName("prod".into()));
     let day = 24 * 3600;
@@ -350,7 +350,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
         runtime.block_on(async {
             let folder = tempfile::tempdir().expect("the temporary folder is writable");
-            let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+            let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
             store.write(&lock, &everybody(), &[event("begin")], at(0)).await.expect("the ledger is writable");
             for (n, batch) in batches.iter().enumerate() {
                 let n = i64::try_from(n).expect("the number is small");
@@ -371,7 +371,7 @@ proptest! {
 #[tokio::test]
 async fn a_second_writer_is_refused() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (_store, _lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    let (_store, _lock) = Store::create(folder.path()).await.expect("a new ledger opens");
     assert!(matches!(Store::open(folder.path()).await, Err(StoreError::Busy)));
 }
 
@@ -386,7 +386,7 @@ async fn a_file_that_is_not_a_ledger_is_refused_and_the_error_names_the_remedy()
 #[tokio::test]
 async fn triggers_reject_changes_to_the_history() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
     store.write(&lock, &[], &[event("created"), event("suspended")], at(0)).await.expect("the ledger is writable");
     for statement in [
         "UPDATE event SET reason = 'x'",
@@ -404,7 +404,7 @@ async fn triggers_reject_changes_to_the_history() {
 #[tokio::test]
 async fn a_history_that_was_changed_in_the_file_fails_verification() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
     let events = [event("created"), event("suspended"), event("resumed")];
     store.write(&lock, &[], &events, at(0)).await.expect("the ledger is writable");
     for (forgery, found) in [
@@ -425,7 +425,7 @@ async fn a_history_that_was_changed_in_the_file_fails_verification() {
 #[tokio::test]
 async fn after_a_write_fails_on_a_full_disk_memory_equals_the_file_and_the_store_recovers() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
     store.write(&lock, &everybody(), &[], at(0)).await.expect("the ledger is writable");
     let before = store.state().clone();
     let pages: i64 = sqlx::query_scalar("PRAGMA page_count")
@@ -454,7 +454,7 @@ async fn after_a_write_fails_on_a_full_disk_memory_equals_the_file_and_the_store
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_during_writes_shows_one_moment() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
     store.write(&lock, &everybody(), &[event("begin")], at(0)).await.expect("the ledger is writable");
     let (path, done) = (folder.path().to_owned(), tokio_util::sync::CancellationToken::new());
     let ended = done.clone();
@@ -491,7 +491,7 @@ async fn a_backup_during_writes_shows_one_moment() {
 #[tokio::test]
 async fn a_cycle_without_changes_writes_one_row() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
     store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("the ledger is writable");
     store.finish(&lock, cycle_end(at(1))).await.expect("the ledger is writable");
     let changes = |store: Store| async move {
@@ -512,7 +512,7 @@ async fn a_cycle_without_changes_writes_one_row() {
 #[tokio::test]
 async fn spending_older_than_the_window_is_deleted() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
     let week = 7 * 24 * 3600;
     let spent = |second| Change::Spent(Spending::Suspend, "tool".to_owned(), 1, at(second));
     store.write(&lock, &[spent(0), spent(100)], &[], at(100)).await.expect("the ledger is writable");
@@ -526,7 +526,7 @@ async fn spending_older_than_the_window_is_deleted() {
 async fn while_a_process_reads_a_closed_ledger_opening_fails() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
     let path = folder.path().join(FILE);
-    let (store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    let (store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
     store.close().await.expect("the ledger closes");
     drop(lock);
     let mut reader =
@@ -542,7 +542,7 @@ async fn while_a_process_reads_a_closed_ledger_opening_fails() {
 #[tokio::test]
 async fn a_reader_does_not_block_closing_the_ledger() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (store, lock) = Store::open(folder.path()).await.expect("a new ledger opens");
+    let (store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
     let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("the ledger opens");
     reader.state().await.expect("the reader is open and idle");
     store.close().await.expect("closed although a reader is open");
@@ -558,7 +558,7 @@ async fn a_reader_does_not_block_closing_the_ledger() {
 async fn the_group_can_read_the_files_but_not_the_lock() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
     let state_dir = folder.path().join("state");
-    let (_store, _lock) = Store::open(&state_dir).await.expect("a new ledger opens");
+    let (_store, _lock) = Store::create(&state_dir).await.expect("a new ledger opens");
     for (file, mode) in [(".", 0o750), (FILE, 0o640), ("ledger.db-wal", 0o640), ("ledger.lock", 0o600)] {
         let found = fs::metadata(state_dir.join(file)).expect("the file exists").permissions().mode() & 0o777;
         assert_eq!(found, mode, "{file}");

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use bursar::store::{FILE, SEAL_KEY, Store};
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::folder::Folder;
 use bursar_testkit::process::Process;
@@ -51,10 +52,20 @@ pub struct Site {
 }
 
 impl Site {
+    /// Returns a site with what `bursar init` leaves in the state folder.
     pub fn new() -> Self {
+        let (site, runtime) = (Self::before_init(), tokio::runtime::Runtime::new().expect("a runtime starts"));
+        runtime.block_on(async {
+            let (store, _lock) = Store::create(&site.path("state")).await.expect("the folder is writable");
+            store.close().await.expect("the ledger closes");
+        });
+        fs::write(site.path("state").join(SEAL_KEY), [7; 32]).expect("the folder is writable");
+        site
+    }
+
+    fn before_init() -> Self {
         let site = Self { folder: Folder::create("cli") };
         std::fs::create_dir(site.path("state")).expect("the parent folder is writable");
-        std::fs::write(site.path("state/seal.key"), [7; 32]).expect("the folder is writable");
         std::fs::write(site.path("people.ldif"), PEOPLE).expect("the folder is writable");
         site.configure("");
         site
@@ -218,8 +229,7 @@ fn a_reload_is_refused_if_a_key_differs_that_only_a_restart_applies() {
 
 #[test]
 fn before_init_the_plan_shows_the_accounts_of_the_directories() {
-    let site = Site::new();
-    std::fs::remove_file(site.path("state/seal.key")).expect("the file exists");
+    let site = Site::before_init();
     site.configure(&site.student());
     let said = text(&site.command("plan").output().expect("bursar is built"));
     assert!(said.contains("+ user alice") && said.contains("`bursar init` was not run yet"), "{said}");
@@ -351,7 +361,7 @@ fn wrong_arguments_end_with_64() {
 
 #[test]
 fn a_wrong_configuration_ends_with_78_before_anything_is_touched() {
-    let site = Site::new();
+    let site = Site::before_init();
     site.configure("[limits]\nsuspend_per_cycle = { count = \"many\" }\n[lifecycl]\n");
     for arguments in ["check", "plan", "sync --once", "status", "doctor", "tools"] {
         let said = site.run(arguments, 78);
@@ -441,12 +451,6 @@ fn without_a_daemon_commands_work_on_the_ledger_themselves() {
     let site = Site::new();
     assert_eq!(site.json("check", 0)["sources"][0], "people");
     site.run("sync", 69);
-    let refused = site.run("suspend user alice --reason x", 1);
-    assert!(
-        refused.contains("state/ledger.db: there is no ledger") && refused.contains("bursar sync --once"),
-        "{refused}"
-    );
-    assert!(!site.path("state/ledger.db").exists(), "an order makes no ledger");
     site.run("plan", 0);
     let report = site.json("sync --once", 0);
     assert_eq!((report["rejected"].as_u64(), report["trigger"].as_str()), (Some(1), Some("sync")));
@@ -541,9 +545,8 @@ fn completions_and_manual_pages_are_generated() {
 
 #[test]
 fn an_answer_that_is_not_written_is_an_error_unless_nobody_reads_it() {
-    let site = Site::new();
+    let site = Site::before_init();
     site.configure(&site.student());
-    std::fs::remove_file(site.path("state/seal.key")).expect("the file exists");
     for (arguments, exit) in [("completions bash", 0), ("man", 0), ("--help", 0), ("check", 0), ("plan", 2)] {
         let (reader, closed) = std::io::pipe().expect("a pipe is created");
         drop(reader);
@@ -582,12 +585,51 @@ fn a_terminal_gets_folded_lines_and_colours_unless_options_say_otherwise() {
     assert!(!shown("1", "xterm") && !shown("", "dumb"));
 }
 
+/// Commands that need the ledger: queries, orders, and what does the daemon's work.
+const OF_THE_LEDGER: [&str; 10] = [
+    "tools",
+    "status",
+    "why user alice",
+    "history user alice",
+    "ledger verify",
+    "archive show x",
+    "home show user alice",
+    "suspend user alice --reason x",
+    "quota list",
+    "sync --once",
+];
+
+const KUBECONFIG: &str = "{kind: Config, clusters: [{name: prod, cluster: {server: 'https://127.0.0.1:9'}}], users: \
+    [{name: admin, user: {}}], contexts: [{name: admin, context: {cluster: prod, user: admin}}], current-context: admin}";
+
 #[test]
-fn without_a_ledger_commands_say_how_it_is_created_or_recovered() {
+fn a_lost_ledger_is_recovered_and_never_replaced_by_an_empty_one() {
     let site = Site::new();
-    for arguments in ["tools", "why user alice", "ledger verify", "archive show x", "home show user alice"] {
-        let said = site.run(arguments, 1);
-        assert!(said.contains("there is no ledger; `bursar init`") && said.contains("ledger rebuild"), "{said}");
+    site.configure(&site.student());
+    fs::remove_file(site.path("state").join(FILE)).expect("the site has a ledger");
+    let must_name_the_remedies = |said: &str| {
+        let remedies = ["bursar ledger restore", "bursar ledger rebuild", "bursar takeover"];
+        assert!(said.contains("so the ledger was lost") && remedies.iter().all(|it| said.contains(it)), "{said}");
+        assert!(!site.path("state").join(FILE).exists(), "{said}");
+    };
+    fs::write(site.path("admin"), KUBECONFIG).expect("the folder is writable");
+    let init = format!("init --cluster prod --admin-kubeconfig {}", site.path("admin").display());
+    for arguments in OF_THE_LEDGER.into_iter().chain(["plan", &init, &format!("{init} --dry-run")]) {
+        must_name_the_remedies(&site.run(arguments, 78));
+    }
+    must_name_the_remedies(&site.run("doctor", 1));
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_bursard"));
+    must_name_the_remedies(&ended(daemon.arg("--config").arg(site.path("bursar.toml")), 78, "bursard"));
+}
+
+#[test]
+fn before_init_commands_say_how_the_ledger_is_created() {
+    let site = Site::before_init();
+    site.configure(&site.student());
+    for arguments in OF_THE_LEDGER {
+        let said = site.run(arguments, 78);
+        assert!(said.contains("there is no ledger yet; to create it, run: bursar init"), "{said}");
+        assert!(!site.path("state").join(FILE).exists(), "{arguments}");
     }
 }
 
@@ -595,12 +637,11 @@ fn without_a_ledger_commands_say_how_it_is_created_or_recovered() {
 fn an_empty_file_or_a_foreign_database_does_not_become_a_ledger() {
     let site = Site::new();
     let ledger = site.path("state/ledger.db");
-    fs::create_dir_all(site.path("state")).expect("the site is writable");
     fs::write(&ledger, "").expect("the folder is writable");
     for arguments in ["suspend user alice --reason x", "ledger verify", "users", "plan", "sync --once"] {
-        assert!(site.run(arguments, 1).contains("the file is empty"), "{arguments}");
+        assert!(site.run(arguments, 78).contains("the file is empty"), "{arguments}");
     }
-    site.run(&format!("ledger backup {}", site.path("copy").display()), 1);
+    site.run(&format!("ledger backup {}", site.path("copy").display()), 78);
     assert_eq!(fs::metadata(&ledger).map(|found| found.len()).ok(), Some(0));
     let made = Command::new("sqlite3").arg(&ledger).arg("CREATE TABLE theirs (id)").status();
     assert!(made.expect("sqlite3 is installed").success());

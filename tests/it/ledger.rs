@@ -183,7 +183,7 @@ fn event(account: &Account, actor: &str, action: &str, reason: &str, ticket: Opt
 
 /// Writes the history that the document describes.
 pub async fn story(state_dir: &Path) -> Store {
-    let (mut store, lock) = Store::open(state_dir).await.expect("the ledger can be opened");
+    let (mut store, lock) = Store::create(state_dir).await.expect("the ledger can be opened");
     let people = [
         Account { mail: Some("alice@example.org".to_owned()), ..account(AccountKind::User, "alice", 3001) },
         account(AccountKind::User, "bob", 3002),
@@ -349,7 +349,7 @@ fn every_view_has_the_documented_columns() {
 fn a_reader_that_holds_the_wal_is_named_and_the_wal_shrinks_afterwards() {
     let folder = Folder::create("ledger-wal");
     let runtime = runtime();
-    let (mut store, lock) = runtime.block_on(Store::open(folder.path())).expect("the ledger can be opened");
+    let (mut store, lock) = runtime.block_on(Store::create(folder.path())).expect("the ledger can be opened");
     let mut command = Command::new("sqlite3");
     command.arg("-readonly").arg(folder.path().join(FILE)).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut shell = command.spawn().expect("sqlite3 (`make packages` installs it)");

@@ -227,7 +227,7 @@ fn after_a_takeover_the_former_owner_cannot_write() {
     assert!(!bindings().contains("bursar"), "{}", bindings());
     let [restore, takeover, status] = &steps(STOLEN_HOST, "Take the clusters over", &here)[..] else { panic!("steps") };
     let arguments: Vec<&str> = takeover.iter().skip(1).map(String::as_str).collect();
-    ends(&config, &arguments, 1); // there is no ledger yet
+    ends(&config, &arguments, 78); // there is no ledger yet
     follow(&config, restore);
     for milliseconds in [60, 150, 300] {
         let mut command = bursar(&config, &arguments);

@@ -60,7 +60,7 @@ fn make(world: &World) -> PathBuf {
     let state = servers.folder().join("template");
     let runtime = tokio::runtime::Runtime::new().expect("the system allows a runtime");
     let ledger = runtime.block_on(async {
-        let (store, _lock) = Store::open(&state).await.expect("the folder is writable");
+        let (store, _lock) = Store::create(&state).await.expect("the folder is writable");
         let state = store.state().clone();
         store.close().await.expect("the ledger closes");
         state

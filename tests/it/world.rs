@@ -232,7 +232,7 @@ impl World {
         let (settings, policy) = (self.settings(), self.policy_for_init(cluster));
         let state = self.state_dir();
         let made = self.runtime.block_on(async {
-            let (store, _lock) = Store::open(&state).await.expect("the ledger can be opened");
+            let (store, _lock) = Store::create(&state).await.expect("the ledger can be opened");
             let ledger = store.state().clone();
             store.close().await.expect("the ledger closes");
             let request = InitRequest {

@@ -149,7 +149,7 @@ impl Site {
 
     fn initialise(&self) -> LedgerState {
         runtime().block_on(async {
-            let (store, _lock) = Store::open(&self.settings.state_dir).await.expect("the ledger can be opened");
+            let (store, _lock) = Store::create(&self.settings.state_dir).await.expect("the ledger can be opened");
             let ledger = store.state().clone();
             store.close().await.expect("the ledger closes");
             let request = InitRequest {

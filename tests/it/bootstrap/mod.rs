@@ -5,8 +5,9 @@ mod issue;
 mod own;
 mod site;
 
-use bursar::bootstrap::{AccessError, Did, InitRequest, SEAL_KEY, UninstallRequest, dry_run, uninstall};
+use bursar::bootstrap::{AccessError, Did, InitRequest, UninstallRequest, dry_run, uninstall};
 use bursar::ledger::LedgerState;
+use bursar::store::SEAL_KEY;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::json;
 

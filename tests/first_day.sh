@@ -61,7 +61,14 @@ today 9
 prints 'laptop stolen'
 
 say "the first day, 10: the ledger is lost"
+ends 0 systemctl stop bursard
 within find /var/lib/bursar -name 'ledger.db*' -delete
+for command in plan status "sync --once"; do
+    # shellcheck disable=SC2086 # the words of the command
+    ends 78 bursar $command
+    grep -q 'the ledger was lost.*bursar ledger rebuild' "$work/output" || fail "bursar $command does not say how the ledger is recovered"
+done
+! within test -e /var/lib/bursar/ledger.db || fail "an empty ledger was created in place of the lost one"
 today 10
 soon "tool foo has access after the rebuild of the ledger" as_foo
 ends 0 bursar sync

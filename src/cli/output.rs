@@ -111,7 +111,7 @@ pub(super) fn help(text: &StyledStr) {
 }
 
 /// Folds a line of the help. Prose, which begins at the margin, continues there.
-fn of_help(line: &str, width: usize) -> String {
+pub(super) fn of_help(line: &str, width: usize) -> String {
     let text = folded(line, Some(width));
     let is_prose = !line.starts_with(' ') && !console::strip_ansi_codes(line).starts_with("Usage: ");
     if is_prose { text.replace("\n    ", "\n") } else { text }

@@ -8,6 +8,8 @@ use config::{Config, File, FileFormat};
 use serde_json::{Map, Value};
 use toml::de::{DeTable, DeValue};
 
+use super::table::nearest;
+
 /// The prefix of all variables.
 const PREFIX: &str = "BURSAR_";
 /// Variables that are options of the programs and not keys.
@@ -211,6 +213,12 @@ fn parts_of(variable: &str) -> Option<Vec<String>> {
         return None;
     }
     Some(variable.strip_prefix(PREFIX)?.to_ascii_lowercase().split("__").map(str::to_owned).collect())
+}
+
+/// Returns the option that a variable most likely means, such as `BURSAR_CONFIG` for `BURSAR_CONFG`.
+pub(super) fn option_like(variable: &str) -> Option<&'static str> {
+    let plain = |name: &str| name.trim_start_matches(PREFIX).to_owned();
+    OPTIONS.into_iter().find(|option| nearest(&plain(variable), &[plain(option).as_str()]).is_some())
 }
 
 /// Returns the key for its parts: `BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT` sets `limits.suspend_per_cycle.count`, and

@@ -158,10 +158,34 @@ impl Settings {
         environment: &BTreeMap<String, String>,
         names: Names,
     ) -> Result<Self, SettingsErrors> {
-        let file::Merged { root, variables, added, mut warnings } =
+        let file::Merged { root, variables, added, warnings } =
             file::merged(path, text, environment).map_err(|error| SettingsErrors(vec![error]))?;
         let errors = table::Errors::default();
         let settings = validate::settings(&table::Table::new("", root, &errors), path);
+        // A variable of another program or of another version only causes a warning, because an error would stop all
+        // work. Such a variable sets nothing, so the configuration is read without it: otherwise a misspelt variable
+        // would excuse the missing key, and a class without that key would be left out.
+        let strays: Vec<(&String, String)> = errors
+            .unknown()
+            .into_iter()
+            .filter_map(|(key, what)| {
+                let variable = added.get(&key)?;
+                let option = file::option_like(variable).map(|option| format!("sets no key; did you mean {option}?"));
+                Some((variable, format!("{variable}: {}", option.unwrap_or_else(|| format!("{key}: {what}")))))
+            })
+            .collect();
+        if !strays.is_empty() {
+            let is_stray = |name: &String| strays.iter().any(|(stray, _)| *stray == name);
+            let others = environment.iter().filter(|(name, _)| !is_stray(name));
+            let others: BTreeMap<_, _> = others.map(|(name, value)| (name.clone(), value.clone())).collect();
+            let said = strays.iter().map(|(_, said)| said.clone());
+            return match Self::of_text(path, text, &others, names) {
+                Ok(settings) => {
+                    Ok(Self { warnings: settings.warnings.iter().cloned().chain(said).collect(), ..settings })
+                }
+                Err(SettingsErrors(errors)) => Err(SettingsErrors(errors.into_iter().chain(said).collect())),
+            };
+        }
         if let Some(settings) = settings.as_ref().filter(|settings| settings.policy.strict_egress) {
             for (class, what) in egress(settings, names).reached {
                 errors.add(
@@ -170,11 +194,7 @@ impl Settings {
                 );
             }
         }
-        // A variable of another program or of another version only causes a warning, because an error would stop all
-        // work.
-        let (strays, errors): (Vec<_>, Vec<_>) =
-            errors.into_inner().into_iter().partition(|wrong| wrong.unknown && added.contains_key(&wrong.key));
-        warnings.extend(strays.iter().map(|stray| format!("{}: {}: {}", added[&stray.key], stray.key, stray.what)));
+        let errors = errors.into_inner();
         match settings {
             Some(settings) if errors.is_empty() => Ok(Self { warnings, ..settings }),
             _ => {

@@ -34,6 +34,13 @@ impl Errors {
         self.wrong.borrow_mut().push(Wrong { key: key.into(), what: what.into(), unknown: false });
     }
 
+    /// Returns the keys that do not exist, each with its error.
+    pub(super) fn unknown(&self) -> Vec<(String, String)> {
+        let wrong = self.wrong.borrow();
+        let unknown = wrong.iter().filter(|wrong| wrong.unknown);
+        unknown.map(|Wrong { key, what, .. }| (key.clone(), what.clone())).collect()
+    }
+
     /// Returns all errors, without those that only follow from a misspelt key.
     pub(super) fn into_inner(self) -> Vec<Wrong> {
         let misspelt = self.misspelt.into_inner();

@@ -579,10 +579,25 @@ fn an_unknown_variable_is_a_warning_with_the_nearest_key() {
         assert_eq!(warnings(other).len(), 1, "{other}");
         assert!(warnings(other)[0].starts_with(&format!("{other}: sets no key")), "{other}");
     }
+    assert_eq!(warnings("BURSAR_CONFG"), ["BURSAR_CONFG: sets no key; did you mean BURSAR_CONFIG?"]);
+    assert_eq!(warnings("BURSAR_SOURCE__1__BINDN").len(), 1, "the variable adds no source");
     assert_eq!(warnings("BURSAR_LIMITS__CHANGE_PER_CYCLE__COUNT"), Vec::<String>::new());
     let both = load_in(folder.path(), &format!("{text}[limts]\n"), &[("BURSAR_LIMTS__X", "1")]);
     let both = both.expect_err("the file has the error too").to_string();
     assert!(both.contains("bursar.toml: limts: there is no such key"), "{both}");
+}
+
+#[test]
+fn a_misspelt_variable_does_not_excuse_a_missing_key() {
+    let with = |text: &str, variable: &str| {
+        load_in(folder().path(), text, &[(variable, "tools")]).expect_err("a key is missing").0
+    };
+    let (site, stray) = ("bursar.toml: site: missing", "BURSAR_SITTE: sitte: there is no such key; did you mean site?");
+    let errors = with(&BASE.replace("site = \"test\"", ""), "BURSAR_SITTE");
+    assert!(matches!(&*errors, [first, second] if first.starts_with(site) && second == stray), "{errors:?}");
+    // A class that is left out would lose all its tenants.
+    let errors = with(&format!("{BASE}{TOOL}").replace("from = \"tools\"", ""), "BURSAR_CLASS__TOOL__FORM");
+    assert!(errors[0].starts_with("bursar.toml: class.tool.from: "), "{errors:?}");
 }
 
 #[test]

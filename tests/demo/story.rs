@@ -143,16 +143,19 @@ fn the_ledger_answers(site: &Site) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Checks that the demo still prints each line of the recording in README.md, apart from numbers and times.
+/// Checks that the demo still prints the lines of the recording in README.md, in their order, apart from numbers and
+/// times.
 fn the_recording_is_true() -> Result<(), Failed> {
     let (_, recording) = include_str!("../../README.md")
         .split_once("`make demo DEMO=once` prints (shortened):\n")
         .ok_or("README.md has no recording of the demo")?;
-    let printed: Vec<String> = printed().lines().map(without_numbers).collect();
-    let mut lines = recording.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
-    let is_printed = |line: &&str| printed.contains(&without_numbers(line));
-    match lines.find(|line| !line.is_empty() && !is_printed(line)) {
-        Some(line) => Err(format!("README.md shows a line that the demo does not print: {line}")),
+    let indented = recording.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
+    let recorded: Vec<&str> = indented.filter(|line| !line.is_empty()).collect();
+    expect(!recorded.is_empty(), || "the recording in README.md is empty".to_owned())?;
+    let printed = printed();
+    let mut printed = printed.lines().map(without_numbers);
+    match recorded.into_iter().find(|line| !printed.any(|one| one == without_numbers(line))) {
+        Some(line) => Err(format!("README.md shows a line that the demo does not print there: {line}")),
         None => Ok(()),
     }
 }

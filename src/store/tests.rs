@@ -369,6 +369,23 @@ proptest! {
 }
 
 #[tokio::test]
+async fn only_create_makes_a_ledger() {
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let write = |name: &str| fs::write(folder.path().join(name), "").expect("the folder is writable");
+    assert!(is_before_init(folder.path()));
+    assert!(matches!(Store::open(folder.path()).await, Err(StoreError::Absent(_))));
+    write(SEAL_KEY);
+    assert!(!is_before_init(folder.path()));
+    assert!(matches!(Store::open(folder.path()).await, Err(StoreError::Lost { .. })), "the file is missing");
+    write(FILE);
+    assert!(matches!(Store::open(folder.path()).await, Err(StoreError::Lost { .. })), "the file is empty");
+    let (store, lock) = Store::create(folder.path()).await.expect("the rebuild makes a ledger");
+    store.close().await.expect("the ledger closes");
+    drop(lock);
+    Store::open(folder.path()).await.expect("the ledger exists");
+}
+
+#[tokio::test]
 async fn a_second_writer_is_refused() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
     let (_store, _lock) = Store::create(folder.path()).await.expect("a new ledger opens");

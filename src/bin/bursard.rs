@@ -75,7 +75,7 @@ fn exit_code(error: &DaemonError) -> u8 {
             | RuntimeError::NotOwner { .. }
             | RuntimeError::Behind { .. }
             | RuntimeError::Copied { .. }
-            | RuntimeError::Store(StoreError::Absent(_) | StoreError::Lost { .. }),
+            | RuntimeError::Store(StoreError::Lost { .. }),
         ) => 78,
         DaemonError::Runtime(RuntimeError::Store(StoreError::Busy)) => 75,
         _ => 1,

@@ -33,7 +33,7 @@ pub enum Exit {
     Busy = 75,
     /// The caller is not allowed to do this.
     Forbidden = 77,
-    /// Wrong configuration, a missing ledger, or a ledger that does not own a cluster.
+    /// Wrong configuration, a lost ledger, or a ledger that does not own a cluster.
     Configuration = 78,
 }
 
@@ -104,7 +104,7 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let error = error.of_reader();
         let exit = match &error {
-            StoreError::Absent(_) | StoreError::Lost { .. } => Exit::Configuration,
+            StoreError::Lost { .. } => Exit::Configuration,
             StoreError::Busy | StoreError::Read(_) | StoreError::Locked => Exit::Busy,
             StoreError::File { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => Exit::Forbidden,
             _ => Exit::Failed,

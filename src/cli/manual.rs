@@ -306,7 +306,7 @@ fn daemon() -> String {
     text.push_str(".SH SIGNALS\n");
     listed(&mut text, "SIGHUP", "reloads the configuration if it is valid; systemctl reload bursard checks it first");
     listed(&mut text, "SIGTERM", "finishes the work in progress, within a minute, and exits");
-    text.push_str(".SH EXIT STATUS\n0 stopped, 1 failed, 64 usage, 75 another process has the ledger, 77 it cannot become user bursar, 78 the configuration is wrong or the ledger is missing.\n");
+    text.push_str(".SH EXIT STATUS\n0 stopped, 1 failed, 64 usage, 75 another process has the ledger, 77 it cannot become user bursar, 78 the configuration is wrong or the ledger was lost.\n");
     text.push_str(".SH EXAMPLES\n");
     listed(&mut text, "systemctl enable --now bursard", "starts the daemon, now and at boot");
     listed(&mut text, "journalctl -u bursard", "shows the daemon's log");

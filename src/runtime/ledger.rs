@@ -20,7 +20,7 @@ use crate::orders::{self, RecordedOrders};
 use crate::plan::credential::next_look;
 use crate::policy::Policy;
 use crate::store::backup::{self, Backup};
-use crate::store::{CycleEnd, CycleLock, ReadStore, Store, StoreError};
+use crate::store::{CycleEnd, CycleLock, ReadStore, Store, StoreError, is_before_init};
 use crate::telemetry::SharedMetrics;
 
 /// `next_look` ignores what is due later, because a scheduled cycle comes every minute.
@@ -40,7 +40,9 @@ pub struct Ledger {
 
 impl Ledger {
     pub(crate) async fn open(state_dir: &Path, clock: Clock, metrics: &SharedMetrics) -> Result<Self, StoreError> {
-        Ok(Self::of(Store::open(state_dir).await?, state_dir, clock, metrics))
+        let opened =
+            if is_before_init(state_dir) { Store::create(state_dir).await? } else { Store::open(state_dir).await? };
+        Ok(Self::of(opened, state_dir, clock, metrics))
     }
 
     pub(crate) fn of(

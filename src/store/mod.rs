@@ -47,8 +47,8 @@ static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 /// Why an operation on the ledger failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// `bursar init` was not run yet.
-    #[error("{0}: there is no ledger yet; to create it, run: bursar init")]
+    /// Neither `bursar init` nor a cycle was run yet.
+    #[error("{0}: there is no ledger yet; `bursar init` or the first cycle creates it")]
     Absent(PathBuf),
     /// There was a ledger. A new empty one in its place would look like the right one.
     #[error(
@@ -140,7 +140,7 @@ impl Store {
     }
 
     /// Like [`Store::open`], but creates the ledger if there is none (folder 0750, file 0640). Only the first
-    /// `bursar init` and `bursar ledger rebuild` may do this.
+    /// `bursar init`, the first cycle, and `bursar ledger rebuild` may do this.
     pub async fn create(state_dir: &Path) -> Result<(Self, CycleLock), StoreError> {
         make_folder(state_dir)?;
         let lock = CycleLock::take(state_dir)?;

@@ -626,9 +626,9 @@ fn a_lost_ledger_is_recovered_and_never_replaced_by_an_empty_one() {
 fn before_init_commands_say_how_the_ledger_is_created() {
     let site = Site::before_init();
     site.configure(&site.student());
-    for arguments in OF_THE_LEDGER {
-        let said = site.run(arguments, 78);
-        assert!(said.contains("there is no ledger yet; to create it, run: bursar init"), "{said}");
+    for arguments in OF_THE_LEDGER.into_iter().filter(|arguments| *arguments != "sync --once") {
+        let said = site.run(arguments, 1);
+        assert!(said.contains("there is no ledger yet; `bursar init` or the first cycle creates it"), "{said}");
         assert!(!site.path("state").join(FILE).exists(), "{arguments}");
     }
 }

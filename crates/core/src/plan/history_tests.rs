@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::Planner;
+use super::property_tests::cases;
 use super::testing::{SOURCE, World};
 use crate::desired::Transition;
 use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid, kubernetes_name};
@@ -402,14 +403,8 @@ impl Story {
     }
 }
 
-/// There are only a few cases, because each has dozens of cycles. `PROPTEST_CASES` overrides their number.
-fn histories() -> ProptestConfig {
-    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(24)) }
-}
-
 proptest! {
-    #![proptest_config(histories())]
+    #![proptest_config(cases(24))]
 
     #[test]
     fn no_history_of_a_directory_removes_access_without_proof(history in prop::collection::vec(step(), 1..40)) {

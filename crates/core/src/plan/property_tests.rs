@@ -167,10 +167,11 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
     }
 }
 
-/// There are only a few cases, because each has a dozen cycles. `PROPTEST_CASES` overrides their number.
-fn histories() -> ProptestConfig {
+/// Returns the configuration of a property test with few cases, because each has dozens of cycles. `PROPTEST_CASES`
+/// overrides their number.
+pub(super) fn cases(few: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(24)) }
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(few)) }
 }
 
 /// Returns the desired state without manifests, because an incremental derivation keeps only some of them.
@@ -183,7 +184,7 @@ fn light(desired: &DesiredState) -> DesiredState {
 }
 
 proptest! {
-    #![proptest_config(histories())]
+    #![proptest_config(cases(24))]
 
     #[test]
     fn a_plan_that_was_executed_leaves_nothing_to_plan(

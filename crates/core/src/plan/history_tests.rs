@@ -1,9 +1,10 @@
 //! Tests random histories of a directory, from its answers to the executed steps.
 //!
-//! Entries appear, disappear, are renamed, change their uid, and are created again under an old name. Administrators
-//! adopt uids and accounts. Reads are partial, servers lag, attributes and members vanish, and the clock jumps. In
-//! every case, no account is suspended and no namespace is deleted without proof, no uid belongs to two accounts, no
-//! uid changes without an order, and in the end nothing is left to plan.
+//! Entries appear, disappear, are renamed, change their uid, and are created again under an old name. So does the group
+//! that gives people a class. Administrators adopt uids and accounts. Reads are partial, servers lag, attributes and
+//! members vanish, and the clock jumps. In every case, no account is suspended, no account regains access and no
+//! namespace is deleted without proof, no uid belongs to two accounts, no uid changes without an order, and in the end
+//! nothing is left to plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::Planner;
+use super::property_tests::cases;
 use super::testing::{SOURCE, World};
 use crate::desired::Transition;
 use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid, kubernetes_name};
@@ -28,8 +30,12 @@ const TOOLS: usize = 5;
 /// The number of people who always exist. They are numerous enough that the loss of an attribute by all of them is
 /// doubted.
 const PEOPLE: i64 = 12;
+/// The group whose members have class `admin`.
+const ADMINS: &str = "k8s-admins";
+/// The people who maintain the permanent tools and are in [`ADMINS`].
+const MEMBERS: [&str; 2] = ["alice", "p1"];
 
-/// An event for the tool with this number.
+/// An event for the tool with this number, or for the group.
 #[derive(Debug, Clone)]
 enum Happening {
     Comes(usize),
@@ -44,6 +50,8 @@ enum Happening {
     Adopts(usize),
     /// An administrator assigns the account with the entry's name to the entry.
     Inherits(usize),
+    /// [`ADMINS`] exists or, if `false`, is gone.
+    Group(bool),
 }
 
 /// How a read shows the directory.
@@ -78,6 +86,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => who.clone().prop_map(Happening::Adopts),
         1 => who.clone().prop_map(Happening::Inherits),
         1 => (who, any::<bool>()).prop_map(|(who, on)| Happening::Marked(who, on)),
+        1 => any::<bool>().prop_map(Happening::Group),
     ];
     let minutes = prop_oneof![4 => 1_i64..90, 2 => 90_i64..3000, 1 => -2000_i64..0, 1 => 59_000_i64..60_000];
     let view = prop_oneof![
@@ -100,9 +109,10 @@ fn posix(number: i64) -> PosixIdentity {
 }
 
 fn entry(kind: AccountKind, id: &str, name: &str, uid: i64) -> Entry {
+    let homes = if kind == AccountKind::Tool { "/data/project" } else { "/home" };
     Entry {
         posix: Some(posix(uid)),
-        home: Some(format!("/data/project/{name}").into()),
+        home: Some(format!("{homes}/{name}").into()),
         ..Entry::new(kind, id, format!("cn={name},ou={kind}s,dc=example,dc=org"), name)
     }
 }
@@ -116,10 +126,18 @@ fn person(number: i64) -> Entry {
     }
 }
 
+fn members() -> BTreeMap<DirectoryId, Role> {
+    MEMBERS.map(|id| (DirectoryId(id.to_owned()), Role::Member)).into()
+}
+
 /// Returns a tool that two people always maintain. An access rule that hides members empties the list.
 fn maintained(name: &str, uid: i64) -> Entry {
-    let members = ["alice", "p1"].map(|id| (DirectoryId(id.to_owned()), Role::Member));
-    Entry { members: members.into(), ..entry(AccountKind::Tool, name, name, uid) }
+    Entry { members: members(), ..entry(AccountKind::Tool, name, name, uid) }
+}
+
+fn admins() -> Entry {
+    let dn = format!("cn={ADMINS},ou=groups,dc=example,dc=org");
+    Entry { members: members(), ..Entry::new(AccountKind::Group, ADMINS, dn, ADMINS) }
 }
 
 /// A directory, Bursar's world, and the facts that Bursar should know.
@@ -127,6 +145,8 @@ struct Story {
     world: World,
     planner: Planner,
     entries: BTreeMap<usize, Entry>,
+    /// Whether the directory has [`ADMINS`].
+    has_group: bool,
     born: u32,
     /// How long each entry has been missing from complete reads, and when that was last counted.
     absent: BTreeMap<DirectoryId, (u64, Timestamp)>,
@@ -148,6 +168,7 @@ impl Story {
             world: World::new(),
             planner: Planner::default(),
             entries: BTreeMap::new(),
+            has_group: true,
             born: 0,
             absent: BTreeMap::new(),
             maintained: BTreeMap::new(),
@@ -181,6 +202,7 @@ impl Story {
             Happening::Maintained(who, false) => self.edit(*who, |entry| entry.members.clear()),
             Happening::Adopts(who) => self.adopt(*who),
             Happening::Inherits(who) => self.inherit(*who),
+            Happening::Group(exists) => self.has_group = *exists,
             Happening::Marked(who, on) => self.edit(*who, |entry| entry.disabled = on.then(|| "mark: yes".to_owned())),
         }
     }
@@ -220,6 +242,7 @@ impl Story {
     fn read(&mut self, view: View) -> Result<bool, TestCaseError> {
         let stays = [maintained("stays", 53_900), maintained("keeps", 53_901)];
         let stays = stays.into_iter().chain([entry(AccountKind::User, "alice", "alice", 20_001)]);
+        let stays = stays.chain(self.has_group.then(admins));
         let all: Vec<Entry> = self.entries.values().cloned().chain(stays).chain((0..PEOPLE).map(person)).collect();
         self.before.push(all.clone());
         let newest = self.before.len() - 1;
@@ -264,7 +287,10 @@ impl Story {
             self.maintained =
                 entries.map(|entry| (entry.id.clone(), entry.members.keys().cloned().collect())).collect();
         }
-        self.count(&present, complete);
+        // Another directory proves no presence.
+        if view != View::Foreign {
+            self.count(&present, complete);
+        }
         self.count_ended(complete);
         for account in self.world.ledger.accounts.values().filter(|account| account.dn.contains("cn=p")) {
             let has = account.mail.is_some() && !account.ssh_keys.is_empty();
@@ -321,6 +347,7 @@ impl Story {
         let incremental = self.planner.plan(self.world.inputs());
         prop_assert_eq!(&self.world.plan(), &incremental, "the incremental plan equals the full plan");
         let (approved, _) = self.world.guarded();
+        let group = DirectoryId(ADMINS.to_owned());
         for plan in approved.accounts() {
             let id = &plan.before.directory_id;
             if plan.transition == Some(Transition::Suspend(Suspension::Absent)) {
@@ -329,6 +356,19 @@ impl Story {
             }
             if let Some(Transition::Suspend(Suspension::Disabled { .. })) = &plan.transition {
                 prop_assert!(plan.before.disabled.is_some());
+            }
+            if plan.transition == Some(Transition::Suspend(Suspension::Left)) {
+                let absent = self.absent.get(&group).map_or(0, |(seconds, _)| *seconds);
+                prop_assert!(complete && absent >= DAY, "{} left a class after {absent} s", plan.account);
+            }
+            if plan.transition == Some(Transition::Resume) {
+                let rests_on = match plan.before.suspension.as_deref() {
+                    Some(Suspension::Absent) => Some(id),
+                    Some(Suspension::Left) => Some(&group),
+                    _ => None,
+                };
+                let is_absent = rests_on.is_some_and(|entry| self.absent.contains_key(entry));
+                prop_assert!(!is_absent, "{} resumes without proof", plan.account);
             }
             if matches!(plan.transition, Some(Transition::Delete { .. })) {
                 let waited = self.ended.get(&plan.id).map_or(0, |(seconds, _)| *seconds);
@@ -363,14 +403,8 @@ impl Story {
     }
 }
 
-/// There are only a few cases, because each has dozens of cycles. `PROPTEST_CASES` overrides their number.
-fn histories() -> ProptestConfig {
-    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(24)) }
-}
-
 proptest! {
-    #![proptest_config(histories())]
+    #![proptest_config(cases(24))]
 
     #[test]
     fn no_history_of_a_directory_removes_access_without_proof(history in prop::collection::vec(step(), 1..40)) {

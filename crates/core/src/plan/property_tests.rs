@@ -1,5 +1,6 @@
 //! Tests random histories of a small site: after a plan was executed, nothing is left to plan; nobody is suspended for
-//! an unproved absence; and no generation is used twice.
+//! an unproved absence; a suspended account has no access after two cycles, even in a namespace that somebody deletes;
+//! and no generation is used twice.
 
 use std::collections::BTreeSet;
 
@@ -30,6 +31,8 @@ enum Happening {
     Fails(usize),
     Edited(usize),
     Vanished(usize),
+    /// Somebody deletes the account's namespace, which is gone some cycles later.
+    Terminating(usize),
     Source(bool),
     Cluster(bool),
     Hours(i64),
@@ -50,6 +53,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         (who.clone(), order).prop_map(|(who, order)| Happening::Ordered(who, order)),
         (who.clone(), any::<bool>()).prop_map(|(who, on)| Happening::Held(who, on)),
         who.clone().prop_map(Happening::Loses),
+        who.clone().prop_map(Happening::Terminating),
         who.prop_map(Happening::Fails),
         (0_usize..40).prop_map(Happening::Edited),
         (0_usize..40).prop_map(Happening::Vanished),
@@ -138,6 +142,15 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
                 key.map(|key| world.cluster().objects.remove(&key));
             }
         }
+        Happening::Terminating(who) => {
+            let tenant = world.ledger.tenants.get(&(ids[*who].clone(), prod()));
+            let key = tenant.and_then(|tenant| Some(ObjectKey::namespace(&prod(), tenant.namespace.as_ref()?)));
+            if let Some(key) = key
+                && let Some(found) = world.cluster().objects.get_mut(&key)
+            {
+                found.deleting = true;
+            }
+        }
         Happening::Source(true) => world.source(Completeness::Complete),
         Happening::Source(false) => world.source(Completeness::Partial { why: "cut".to_owned() }),
         Happening::Cluster(_) => {}
@@ -167,10 +180,28 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
     }
 }
 
-/// There are only a few cases, because each has a dozen cycles. `PROPTEST_CASES` overrides their number.
-fn histories() -> ProptestConfig {
+/// Removes the namespaces that somebody deleted, with all objects in them.
+fn end_deletions(world: &mut World) {
+    let objects = &mut world.cluster().objects;
+    let going = objects.iter().filter(|(key, found)| key.kind == ManagedKind::Namespace && found.deleting);
+    let going: BTreeSet<String> = going.map(|(key, _)| key.name.to_string()).collect();
+    let is_in = |key: &ObjectKey| key.namespace.as_deref().is_some_and(|namespace| going.contains(namespace));
+    let is_going = |key: &ObjectKey| key.kind == ManagedKind::Namespace && going.contains(key.name.as_str());
+    objects.retain(|key, _| !is_going(key) && !is_in(key));
+    world.bound.retain(|key, _| key.cluster != prod() || !is_in(key));
+}
+
+/// Whether a binding in the ledger gives the account access.
+fn is_bound(world: &World, account: &AccountId) -> bool {
+    let mut objects = world.ledger.objects.iter();
+    objects.any(|(key, record)| record.account == *account && key.kind.stage() == Stage::Access)
+}
+
+/// Returns the configuration of a property test with few cases, because each has dozens of cycles. `PROPTEST_CASES`
+/// overrides their number.
+pub(super) fn cases(few: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(24)) }
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(few)) }
 }
 
 /// Returns the desired state without manifests, because an incremental derivation keeps only some of them.
@@ -183,7 +214,7 @@ fn light(desired: &DesiredState) -> DesiredState {
 }
 
 proptest! {
-    #![proptest_config(histories())]
+    #![proptest_config(cases(24))]
 
     #[test]
     fn a_plan_that_was_executed_leaves_nothing_to_plan(
@@ -230,6 +261,12 @@ proptest! {
                 world.inventory.clusters.insert(prod(), there);
                 world.cycle();
             }
+            world.cycle();
+            for account in world.ledger.accounts.values().filter(|it| it.state == Lifecycle::Suspended) {
+                let lost = world.ledger.holds.contains_key(&account.id) || !is_bound(&world, &account.id);
+                prop_assert!(lost, "{} is suspended and still has access", &account.name);
+            }
+            end_deletions(&mut world);
             world.now += SignedDuration::from_mins(1);
             for _ in 0..5 {
                 let incremental = planner.plan(world.inputs());
@@ -242,11 +279,8 @@ proptest! {
             prop_assert!(left.is_empty(), "{left:#?}");
             prop_assert!(!refusals.is_empty() || world.plan().is_empty(), "{}", world.plan());
             for account in world.ledger.accounts.values().filter(|it| !world.ledger.holds.contains_key(&it.id)) {
-                let bound = world.ledger.objects.iter().any(|(key, record)| {
-                    record.account == account.id && key.kind.stage() == Stage::Access
-                });
                 let served = account.state == Lifecycle::Active;
-                prop_assert_eq!(bound, served, "{} is {:?}", &account.name, account.state);
+                prop_assert_eq!(is_bound(&world, &account.id), served, "{} is {:?}", &account.name, account.state);
             }
         }
     }

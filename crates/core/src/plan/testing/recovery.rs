@@ -49,15 +49,9 @@ impl World {
 
     /// Replaces the ledger with an older one that takes over the clusters. The directory shows the present facts.
     /// Returns whether the daemon notices before that the ledger was rolled back.
-    pub fn take_over(&mut self, mut older: LedgerState) -> bool {
+    pub fn take_over(&mut self, older: LedgerState) -> bool {
         let facts = self.facts();
-        for account in older.accounts.values_mut() {
-            let Some(now) = self.ledger.accounts.get(&account.id) else { continue };
-            let stays = |member: &DirectoryId| now.members.contains_key(member) && !now.leaving.contains(member);
-            account.leaving = account.members.keys().filter(|member| !stays(member)).cloned().collect();
-            (account.name, account.dn, account.home) = (now.name.clone(), now.dn.clone(), now.home.clone());
-            (account.disabled, account.absence) = (now.disabled.clone(), now.absence);
-        }
+        let older = self.shown_to(older);
         let is_noticed = facts.exceed(&older);
         let source = |_: &DirectoryId| Some(SOURCE.to_owned());
         let learned = learn(&older, &facts, &self.policy, &source, "root", self.now);
@@ -66,6 +60,29 @@ impl World {
         self.uids += 1;
         self.ledger.apply_all(&[Change::LedgerId(format!("ledger-{}", self.uids)), Change::Learned(self.now)]);
         is_noticed
+    }
+
+    /// Another process starts with a copy of the ledger, while the present one cannot refuse its claim. If the marks of
+    /// the clusters exceed the copy, the process exits, and the present one continues. Otherwise the ledger becomes the
+    /// copy, and the directory shows it the present facts. Returns whether the process exits.
+    pub fn start_with(&mut self, copy: LedgerState) -> bool {
+        let exits = self.facts().exceed(&copy);
+        if !exits {
+            self.ledger = self.shown_to(copy);
+        }
+        exits
+    }
+
+    /// Returns an older ledger to which the directory shows the present facts.
+    fn shown_to(&self, mut older: LedgerState) -> LedgerState {
+        for account in older.accounts.values_mut() {
+            let Some(now) = self.ledger.accounts.get(&account.id) else { continue };
+            let stays = |member: &DirectoryId| now.members.contains_key(member) && !now.leaving.contains(member);
+            account.leaving = account.members.keys().filter(|member| !stays(member)).cloned().collect();
+            (account.name, account.dn, account.home) = (now.name.clone(), now.dn.clone(), now.home.clone());
+            (account.disabled, account.absence) = (now.disabled.clone(), now.absence);
+        }
+        older
     }
 
     /// Records that the account's steps in homes failed, if `bursar-homed` does not answer. `before` are the failures

@@ -35,9 +35,9 @@ pub(super) struct Cell {
     reads: bool,
     /// The entry of foo, while it differs from the account and the directory does not show it.
     hidden: Option<Entry>,
-    /// The ledger to which the present one is rolled back.
+    /// The ledger to which the present one is rolled back, or with which another process starts.
     snapshot: Option<LedgerState>,
-    /// Whether the marks showed that the ledger was rolled back; `None` if it was not.
+    /// Whether the marks showed that the ledger was rolled back or is a copy; `None` if it is neither.
     pub(super) rollback: Option<bool>,
     /// Orders that were refused.
     refused: Vec<OrderRequest>,
@@ -106,6 +106,16 @@ impl Cell {
         }
     }
 
+    /// Begins another combination. More than a day passes, because the daily limits allow few removals, and a takeover
+    /// has a grace period of a day.
+    pub(super) fn begin_again(&mut self) {
+        self.snapshot = None;
+        self.rollback = None;
+        self.refused.clear();
+        self.story.world.now += jiff::SignedDuration::from_hours(25);
+        (0..2).for_each(|_| self.cycle());
+    }
+
     /// Whether foo is suspended after another cycle. Resumes it.
     pub(super) fn resume_if_suspended(&mut self) -> bool {
         self.cycle();
@@ -141,6 +151,7 @@ impl Cell {
                 }
                 ["snapshot"] => self.snapshot = Some(self.story.world.ledger.clone()),
                 ["rolled", "back"] => self.roll_back(),
+                ["copy", "starts"] => self.start_copy(),
                 ["homes", state] => self.story.world.homes_away = *state == "down",
                 ["cluster", name, state] => self.cluster(ClusterName::from((*name).to_owned()), *state == "up"),
                 ["class", class, "gone"] => {
@@ -363,6 +374,17 @@ impl Cell {
     fn roll_back(&mut self) {
         let older = self.snapshot.take().expect("there is a snapshot");
         self.rollback = Some(self.story.world.take_over(older));
+    }
+
+    /// Another process starts with the snapshot. If it replaces the present process, the ledger of that process becomes
+    /// the snapshot, so that the two can alternate.
+    fn start_copy(&mut self) {
+        let copy = self.snapshot.take().expect("there is a snapshot");
+        let world = &mut self.story.world;
+        let present = world.ledger.clone();
+        let exits = world.start_with(copy.clone());
+        self.snapshot = Some(if exits { copy } else { present });
+        self.rollback = Some(exits);
     }
 
     fn name_of(&self, name: &str) -> String {

@@ -14,14 +14,15 @@ pub const USER: &str = "bursar";
 /// # Errors
 /// The system refused. Then nothing should be opened.
 pub fn become_bursar() -> nix::Result<()> {
-    if !nix::unistd::Uid::effective().is_root() {
+    if !Uid::effective().is_root() {
         return Ok(());
     }
     let Some(user) = own_user()? else { return Ok(()) };
     let name = CString::new(USER).map_err(|_| nix::Error::EINVAL)?;
     setgroups(&getgrouplist(&name, user.gid)?)?;
     setresgid(user.gid, user.gid, user.gid)?;
-    setresuid(user.uid, user.uid, user.uid)
+    setresuid(user.uid, user.uid, user.uid)?;
+    keep_memory_private()
 }
 
 /// Returns [`USER`], if it exists. In a debug build, `BURSAR_TEST_STAY_ROOT` keeps a checkout at root on a machine with
@@ -34,12 +35,13 @@ fn own_user() -> nix::Result<Option<User>> {
 }
 
 /// Protects this program's memory, which holds keys: no core file is written, and no process of the same user may read
-/// the memory (`prctl(2)`, `PR_SET_DUMPABLE`).
+/// the memory (`prctl(2)`, `PR_SET_DUMPABLE`). A change of the user resets this to the host's `fs.suid_dumpable`, which
+/// is not 0 where core files are collected, so it is repeated after each change.
 ///
 /// # Errors
 /// The system refused.
-pub fn keep_memory_private() -> std::io::Result<()> {
-    Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
+pub fn keep_memory_private() -> nix::Result<()> {
+    nix::sys::prctl::set_dumpable(false)
 }
 
 /// Runs `work` as [`USER`], if this process is root and that user exists, and becomes root again afterwards. For
@@ -52,8 +54,10 @@ pub async fn as_bursar<T>(work: impl Future<Output = T>) -> nix::Result<T> {
     let Some(user) = user else { return Ok(work.await) };
     setegid(user.gid)?;
     seteuid(user.uid)?;
+    keep_memory_private()?;
     let done = work.await;
     seteuid(Uid::from_raw(0))?;
     setegid(Gid::from_raw(0))?;
+    keep_memory_private()?;
     Ok(done)
 }

@@ -38,14 +38,13 @@ fn main() -> ExitCode {
         }
     };
     log_to_stderr(arguments.log_format);
-    if let Err(error) = privilege::become_bursar() {
-        tracing::error!(%error, "cannot become user bursar");
-        return ExitCode::from(77);
-    }
-    // This comes after the change of the user, because that change makes the kernel reset the setting.
     if let Err(error) = privilege::keep_memory_private() {
         tracing::error!(%error, "cannot hide the program's memory from other processes");
         return ExitCode::FAILURE;
+    }
+    if let Err(error) = privilege::become_bursar() {
+        tracing::error!(%error, "cannot become user bursar");
+        return ExitCode::from(77);
     }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,

@@ -130,6 +130,25 @@ impl ConfinementWatch {
         self.version.load(Ordering::Acquire)
     }
 
+    /// Returns what is wrong if the cluster has webhook configurations with Bursar's names, and this host installed none.
+    ///
+    /// # Errors
+    /// The record of the installed webhook cannot be read.
+    pub fn foreign(&self, request: WebhookRequest<'_>) -> Result<Option<String>, AccessError> {
+        let is_hooks = |kind: &str| kind == VALIDATING_HOOKS.0 || kind == MUTATING_HOOKS.0;
+        let seen = self.seen.lock();
+        let there = seen.iter().filter(|((kind, _), seen)| is_hooks(kind) && matches!(seen, Seen::Present(_)));
+        let there: Vec<String> = there.map(|((kind, name), _)| format!("{kind} {name}")).collect();
+        drop(seen);
+        if there.is_empty() || remembered(request)?.is_some() {
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "not installed by this host, so its address, image and authority may be a thief's: {}",
+            there.join(", ")
+        )))
+    }
+
     /// Returns the differences. An object that cannot be watched is one of them, and hides no other.
     #[must_use]
     pub fn compare(&self, expected: &[Expected]) -> Compared {

@@ -23,7 +23,7 @@ use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, SELFTEST, STATE, Tenant
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::evict::{DEFAULT_ACCOUNT, TOKEN_SECRET};
 use crate::kinds::ManagedKind;
-use crate::policy::DAEMON_USER;
+use crate::policy::{DAEMON_USER, daemon_group};
 
 /// The name of the policy and of its binding.
 pub const DAEMON_ADMISSION_POLICY: &str = "bursar-cage";
@@ -79,7 +79,7 @@ pub fn by_the_daemon() -> String {
         "request.userInfo.username == {user} || (has(request.userInfo.groups) && \
          request.userInfo.groups.exists(g, g.startsWith({group})))",
         user = text(DAEMON_USER),
-        group = text(&format!("{DAEMON_USER}#"))
+        group = text(&daemon_group(""))
     )
 }
 

@@ -36,7 +36,7 @@ use crate::identity::ClusterName;
 use crate::kinds::{ObjectKind, ServedKind};
 use crate::ledger::LedgerState;
 use crate::observed::discovery::{Kinds, resource};
-use crate::policy::Policy;
+use crate::policy::{Policy, daemon_group};
 use crate::privilege;
 use crate::store::SEAL_KEY;
 
@@ -144,7 +144,7 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     }
     let mut made = make_all(&client, &needs, ledger_id, &said).await?;
     let server = ApiServer::new(request.cluster.clone(), client.clone(), Arc::default());
-    let group = roles::daemon_group(ledger_id);
+    let group = daemon_group(ledger_id);
     let new = own::obtain(&server, reached, Some(&group), request.daemon_kubeconfig).await?;
     enforced(&client_of(new.kubeconfig.clone(), request.daemon_kubeconfig).await?).await?;
     let seal_key_drawn = write(&new, request).await?;

@@ -1,5 +1,5 @@
 //! The daemon's own credential: a client certificate of user `bursar:daemon` in the group of its ledger
-//! ([`super::roles::daemon_group`]). The administrator requests the first one, and the daemon renews it.
+//! ([`policy::daemon_group`]). The administrator requests the first one, and the daemon renews it.
 
 use std::path::Path;
 use std::sync::Arc;

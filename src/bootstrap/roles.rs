@@ -15,7 +15,7 @@ use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::evict::DEFAULT_ACCOUNT;
 use crate::execute::signing::SIGNER;
 use crate::kinds::{MANAGED_VERBS, ManagedKind, Row, ServedKind, Stage, Watch};
-use crate::policy::DAEMON_USER;
+use crate::policy::daemon_group;
 
 /// The field manager and the managed-by label of the objects that `init` makes. It differs from the daemon's, which
 /// marks objects of tenants.
@@ -68,13 +68,6 @@ pub(super) fn cluster_role(name: &str, rules: &[Value]) -> Value {
         "metadata": {"name": name, "labels": labels()},
         "rules": rules,
     })
-}
-
-/// The group that the daemon's rights are bound to. It belongs to the ledger: if another ledger becomes the owner,
-/// another group is bound, and every copy of the former owner's certificate loses its rights at that moment.
-#[must_use]
-pub fn daemon_group(ledger_id: &str) -> String {
-    format!("{DAEMON_USER}#{ledger_id}")
 }
 
 /// The binding of user `bursar:cluster-admin`, which administrators impersonate, to `cluster-admin`.

@@ -149,8 +149,8 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
     for cluster in webhooks {
         output::line(format!(
             "cluster {cluster} keeps the webhook of the former owner. If the former host was stolen, its image, address and \
-             authority may be the thief's; run: bursar webhook uninstall --cluster {cluster} --admin-kubeconfig FILE, and \
-             then: bursar webhook install --cluster {cluster}"
+             authority may be the thief's; run: {}",
+            webhook::replaced_by(cluster)
         ));
     }
     for (cluster, update) in &outdated {

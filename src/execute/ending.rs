@@ -54,7 +54,7 @@ impl TenantExecution<'_> {
         work: impl Future<Output = T>,
     ) -> Result<T, StepError> {
         let key = archive_binding(self.cluster, namespace);
-        let manifest = archive_binding_manifest(namespace);
+        let manifest = archive_binding_manifest(namespace, &self.run.ledger.ledger_id);
         let writing = effects.watch.write(&key);
         let applied = apply(&effects.server, &key, &manifest, None, Claim::Ours).await?;
         let observed = writing.applied(&applied.object);

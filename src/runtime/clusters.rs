@@ -62,6 +62,9 @@ pub struct Clusters {
     generations: BTreeMap<ClusterName, Arc<KnownGenerations>>,
     /// The pods of suspended tenants that ran when they were last counted.
     pub(crate) suspended_pods: BTreeMap<ClusterName, SuspendedPods>,
+    /// Whether a cluster was connected since the start, which shows that the ledger is not an old one. A reload that
+    /// drops the connection does not change that.
+    is_proven: bool,
 }
 
 /// The other state that connecting a cluster needs.
@@ -137,6 +140,7 @@ impl Clusters {
             opened,
             generations: BTreeMap::new(),
             suspended_pods: BTreeMap::new(),
+            is_proven: false,
         }
     }
 
@@ -173,7 +177,7 @@ impl Clusters {
 
     /// Whether no cluster has answered since the start, so that the ledger may have been rolled back unnoticed.
     pub(super) fn is_unproven(&self) -> bool {
-        self.links.is_empty() && !self.trouble.is_empty()
+        !self.is_proven && !self.trouble.is_empty()
     }
 
     /// Reads the marks of the clusters that answer. If one of them proves that this process was rolled back, the

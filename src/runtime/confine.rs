@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::asking::{Asking, OwnedRequest, PATIENCE};
 use super::clusters::{Clusters, Context, Link, is_away, suspect};
 use crate::bootstrap::confinement::{self, Breach, Compared, ConfinementWatch, Expected, Probed};
-use crate::bootstrap::webhook::{self, WEBHOOK_USER};
+use crate::bootstrap::webhook::{self, WEBHOOK_USER, WebhookRequest};
 use crate::bootstrap::{AccessError, Said, approver};
 use crate::control::api::ClusterStatus;
 use crate::errors::chain;
@@ -54,6 +54,8 @@ pub(super) struct Confinement {
     unlisted_since: Option<Timestamp>,
     /// The result of the probe; `None` if there was no probe yet.
     bites: Option<Probed>,
+    /// What is wrong if the cluster has a webhook that this host did not install.
+    foreign: Option<String>,
     /// Why the state of the confinement is unknown.
     trouble: Option<String>,
     /// Why this host could make itself the cluster's administrator.
@@ -68,6 +70,7 @@ impl Confinement {
 
     fn is_whole(&self) -> bool {
         self.trouble.is_none()
+            && self.foreign.is_none()
             && self.unlisted.is_empty()
             && self.breaches.as_ref().is_some_and(|all| all.iter().all(|breach| breach.outdated))
             && self.bites == Some(Probed::Refused)
@@ -85,7 +88,7 @@ impl Confinement {
                 Some(format!("cannot check whether ValidatingAdmissionPolicy bursar-cage is enforced: {why}"))
             }
         };
-        breaches.chain(bites).chain(self.trouble.clone()).collect()
+        breaches.chain(bites).chain(self.foreign.clone()).chain(self.trouble.clone()).collect()
     }
 }
 
@@ -256,7 +259,16 @@ async fn look(
             confinement.compared = None;
         }
     }
-    let Some(version) = confinement.watch.as_ref().map(ConfinementWatch::version) else { return Ok(None) };
+    let Some(watch) = &confinement.watch else { return Ok(None) };
+    let version = watch.version();
+    let Context { settings, ledger, sealer, now, .. } = context;
+    let (policy, state_dir) = (&settings.policy, settings.state_dir.as_path());
+    let foreign = watch.foreign(WebhookRequest { policy, cluster, ledger, state_dir, sealer, now })?;
+    let foreign = foreign.map(|what| format!("{what}; run: {}", webhook::replaced_by(cluster)));
+    if let Some(what) = foreign.as_ref().filter(|_| confinement.foreign != foreign) {
+        tracing::error!(%cluster, what, "the cluster has a webhook that this host did not install");
+    }
+    confinement.foreign = foreign;
     if is_made(confinement)
         && confinement.compared == Some(version)
         && confinement.breaches.is_some()

@@ -200,7 +200,7 @@ impl Runtime {
         let ledger = Ledger::open(&settings.state_dir, clock, &metrics).await?;
         let sealer = Arc::new(read_seal(&settings.state_dir)?);
         let sources = settings.sources()?;
-        let realm = RealmTarget::of(&settings, &sources, None)?;
+        let realm = RealmTarget::of(&settings, settings.realm_connection(&sources)?, None);
         let stop = CancellationToken::new();
         let interrupt = stop.child_token();
         let slice_over = interrupt.child_token();
@@ -343,9 +343,9 @@ impl Runtime {
             return Err(SettingsErrors(fixed.into_iter().map(wrong).collect()));
         }
         let sources = settings.sources()?;
-        // If the realm cannot be configured, the former connection stays in use.
-        settings.realm_connection(&sources)?;
-        self.realm = RealmTarget::of(&settings, &sources, self.realm.take())?;
+        let connection = settings.realm_connection(&sources)?;
+        // Nothing fails from here on, so the former connections stay in use if the reload is refused.
+        self.realm = RealmTarget::of(&settings, connection, self.realm.take());
         self.directories.reload(sources);
         self.clusters.reload(&settings, self.ledger.state());
         self.settings = settings;

@@ -35,7 +35,7 @@ use crate::plan::realm as planned;
 use crate::plan::realm::guard::{ApprovedStep, RealmBounds, forgotten};
 use crate::policy::{Limits, Realm};
 use crate::report::unfinished::{self, Unfinished};
-use crate::settings::{RealmSettings, Settings, SettingsErrors};
+use crate::settings::{RealmSettings, Settings};
 use crate::store::StoreError;
 use crate::telemetry::SharedMetrics;
 
@@ -61,18 +61,17 @@ pub struct RealmTarget {
 }
 
 impl RealmTarget {
-    /// Returns the realm of the configuration. `before` is kept if its configuration is the same.
+    /// Returns the realm of the configuration, which is reached by `connection`. `before` is kept if its configuration is
+    /// the same.
     pub(super) fn of(
         settings: &Settings,
-        sources: &[SourceConfig],
+        connection: Option<KeycloakConfig>,
         before: Option<Box<Self>>,
-    ) -> Result<Option<Box<Self>>, SettingsErrors> {
-        let (Some(wanted), Some(config)) = (&settings.realm, settings.realm_connection(sources)?) else {
-            return Ok(None);
-        };
+    ) -> Option<Box<Self>> {
+        let (wanted, config) = (settings.realm.as_ref()?, connection?);
         let same = before.filter(|target| target.settings == **wanted && target.config == config);
-        Ok(same.or_else(|| {
-            Some(Box::new(Self {
+        Some(same.unwrap_or_else(|| {
+            Box::new(Self {
                 settings: wanted.as_ref().clone(),
                 config,
                 session: None,
@@ -82,7 +81,7 @@ impl RealmTarget {
                 trouble: None,
                 waiting: 0,
                 notices: Vec::new(),
-            }))
+            })
         }))
     }
 

@@ -81,6 +81,23 @@ fn a_weakened_confinement_is_reported_and_grants_wait() {
         (found.is_empty() && has_namespace(&world, "bar")).then_some(())
     });
 
+    // Somebody else makes a webhook configuration with Bursar's name.
+    let foreign = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "bursar-webhook"},
+    });
+    world.servers.cluster.run(&["create", "-f", "-"], &foreign.to_string());
+    let (what, remedy) = ("not installed by this host", "bursar webhook uninstall --cluster test");
+    wait_for("the status names the foreign webhook and the remedy", DEADLINE, || {
+        let found = findings(&mut world);
+        let name = "MutatingWebhookConfiguration bursar-webhook";
+        found.iter().any(|it| it.contains(what) && it.contains(name) && it.contains(remedy)).then_some(())
+    });
+    let (found, _) = crate::doctor::wrong(&world, &[]);
+    assert!(found.iter().any(|(_, text, cure)| text.contains(what) && cure.starts_with(remedy)), "{found:#?}");
+    world.kubectl(&["delete", "mutatingwebhookconfiguration", "bursar-webhook"]);
+    wait_for("the foreign webhook is gone", DEADLINE, || findings(&mut world).is_empty().then_some(()));
+
     // The daemon loses the right to watch the policies, and a binding is deleted.
     let role = world.kubectl(&["get", "clusterrole", "bursar-daemon", "-o", "json"]);
     let mut role: serde_json::Value = serde_json::from_str(&role).expect("the text is JSON");

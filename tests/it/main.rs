@@ -42,6 +42,7 @@ mod ledger_upgrade;
 mod life;
 mod life_workloads;
 mod logins;
+mod memory;
 mod migration;
 mod narrowing;
 mod own;

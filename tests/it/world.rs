@@ -14,7 +14,7 @@ use bursar::identity::ClusterName;
 use bursar::orders::request::{OrderRequest, RequestRefusal, Trigger};
 use bursar::policy::Policy;
 use bursar::runtime::{Clock, Runtime as Bursar};
-use bursar::settings::Settings;
+use bursar::settings::{Settings, SettingsErrors};
 use bursar::store::{ReadStore, Store};
 use bursar::telemetry::Metrics;
 use bursar::{cycle, daemon};
@@ -192,11 +192,16 @@ impl World {
 
     /// Reloads the configuration, as SIGHUP makes the daemon do.
     pub fn reload(&mut self) {
+        self.try_reload().expect("the configuration is valid");
+    }
+
+    /// Like [`Self::reload`], but returns why the configuration was refused.
+    pub fn try_reload(&mut self) -> Result<(), SettingsErrors> {
         self.open();
         let settings = self.settings();
         // Watches start and stop tasks, so a runtime must be entered.
         let _entered = self.runtime.enter();
-        self.bursar.as_mut().expect("the world is open").reload(settings).expect("the configuration is valid");
+        self.bursar.as_mut().expect("the world is open").reload(settings)
     }
 
     /// Returns the status.

@@ -33,8 +33,16 @@ pub use self::realm::Realm;
 pub use self::reaper::{ClassLifetimes, Evidence, NamespaceReaper, PodReaper, Reapers};
 pub use self::workspace::{FromWorkspaces, UidRange, Workspace};
 
-/// The daemon's name in the API server: the common name of its certificate, and the `username` in RBAC.
+/// The daemon's name in the API server, which is the common name of its certificate.
 pub const DAEMON_USER: &str = "bursar:daemon";
+
+/// Returns the group that the daemon's rights are bound to. It belongs to the ledger: if another ledger becomes the
+/// owner of a cluster, another group is bound, and every copy of the former owner's certificate loses its rights at that
+/// moment. Nothing is ever bound to [`DAEMON_USER`], which certificates of every ledger name.
+#[must_use]
+pub fn daemon_group(ledger_id: &str) -> String {
+    format!("{DAEMON_USER}#{ledger_id}")
+}
 
 /// The part of the configuration that concerns tenants.
 #[derive(Debug, Clone, PartialEq)]

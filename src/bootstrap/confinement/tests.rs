@@ -1,10 +1,12 @@
 //! Tests which differences of the confinement are reported, and what can make the host an administrator.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use super::difference::REVISION;
 use super::*;
 use crate::bootstrap::needs::{Adopting, Confinement};
+use crate::contract::Sealer;
 use crate::plan::testing::{World, prod};
 use crate::policy::Class;
 
@@ -111,6 +113,37 @@ fn a_policy_from_a_wider_configuration_is_reported_as_outdated() {
     assert!(unlisted.is_empty(), "{unlisted:?}");
     let [Breach { outdated: true, what, .. }] = &breaches[..] else { panic!("{breaches:?}") };
     assert_eq!(what, "was made from an older configuration; run bursar init");
+}
+
+#[test]
+fn a_webhook_that_this_host_did_not_install_is_reported() {
+    let world = World::new();
+    let sealer = Sealer::from_seed(&[7; 32]).expect("the key is valid");
+    let request = WebhookRequest {
+        policy: &world.policy,
+        cluster: &prod(),
+        ledger: &world.ledger,
+        state_dir: Path::new("/nonexistent"),
+        sealer: &sealer,
+        now: world.now,
+    };
+    let name = |(kind, _): (&str, &str), name: &str| (kind.to_owned(), name.to_owned());
+    let seen = BTreeMap::from([
+        (name(VALIDATING_HOOKS, WEBHOOK), Seen::Absent),
+        (name(MUTATING_HOOKS, WEBHOOK), Seen::Forbidden),
+        (name(VALIDATING_POLICY, DAEMON_ADMISSION_POLICY), Seen::Present(Box::default())),
+    ]);
+    let watch = ConfinementWatch {
+        seen: Arc::new(Mutex::new(seen)),
+        version: Arc::new(AtomicU64::new(1)),
+        rules: Vec::new(),
+        _tasks: Vec::new(),
+    };
+    let foreign = || watch.foreign(request).expect("there is no record");
+    assert_eq!(foreign(), None);
+    watch.seen.lock().insert(name(VALIDATING_HOOKS, APPROVALS), Seen::Present(Box::default()));
+    let what = foreign().expect("the configuration is foreign");
+    assert!(what.ends_with(": ValidatingWebhookConfiguration bursar-approvals"), "{what}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::desired::rbac::ARCHIVE_BINDING;
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::{self, SIGNER, USAGES};
 use crate::kinds::ManagedKind;
-use crate::policy::{DAEMON_USER, TOKEN_LIFETIME_MAX};
+use crate::policy::{DAEMON_USER, TOKEN_LIFETIME_MAX, daemon_group};
 
 /// The pattern of the generation groups that `desired::generation_group` names. It matches no group of Kubernetes
 /// (`system:…`).
@@ -85,10 +85,11 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
             "the daemon may read everything of a tenant only while the tenant is suspended, by binding bursar:archive",
             format!(
                 "!variables.isBinding || !variables.writes || variables.role != {archive} || \
-                (variables.suspendedPlace && variables.name == {binding} && variables.subjects.all(s, s.kind == 'User' && s.name == {daemon}))",
+                (variables.suspendedPlace && variables.name == {binding} && variables.subjects.all(s, s.kind == 'Group' && \
+                s.name.startsWith({group}) && s.name in request.userInfo.groups))",
                 archive = text(ARCHIVE_ROLE),
                 binding = text(ARCHIVE_BINDING),
-                daemon = text(DAEMON_USER)
+                group = text(&daemon_group(""))
             )
         ),
         rule(&admins_message(confinement), admin_bindings(needs, confinement)),

@@ -13,7 +13,7 @@ use super::authority::{Authorities, Serving, WITHIN};
 use super::backstop::bindings;
 use super::configurations::{GIVEN, Hooks, RENEW_AFTER, UNTIL};
 use super::manifests::{config_map, identity, network_policy, secret, workload};
-use super::remembered::{Remembered, forget, remember};
+use super::remembered::{Remembered, forget, remember, remembered};
 use super::senders::demand;
 use super::server_rules::Given;
 use super::{
@@ -118,19 +118,24 @@ pub(super) async fn configure(
             GIVEN: request.given(&objects),
         }),
     };
-    for manifest in hooks.configurations() {
-        put(client, &manifest, wrote).await?;
-    }
-    for manifest in in_force(request) {
-        put(client, &manifest, wrote).await?;
-    }
     let url = match reached {
         Reached::Service => None,
         Reached::Url(url) => Some(url.clone()),
     };
     let Times { renew_after, not_after } = *times;
     let (authorities, senders) = (bundle.to_owned(), senders.clone());
-    remember(request, &Remembered { url, authorities, renew_after, not_after, senders }).await
+    let record = Remembered { url, authorities, renew_after, not_after, senders };
+    // Configurations without a record count as somebody else's.
+    if remembered(request)?.is_none() {
+        remember(request, &record).await?;
+    }
+    for manifest in hooks.configurations() {
+        put(client, &manifest, wrote).await?;
+    }
+    for manifest in in_force(request) {
+        put(client, &manifest, wrote).await?;
+    }
+    remember(request, &record).await
 }
 
 /// Returns the configurations and bindings as they should be. `remembered` records the webhook that this host

@@ -12,7 +12,7 @@ use super::{AccessError, InstalledWebhook, Reached, WebhookRequest, found, put};
 /// The state of the webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kept {
-    /// It is not installed.
+    /// This host did not install it, or an administrator uninstalled it.
     Absent,
     /// It runs outside the cluster, where only an administrator can replace its files.
     Outside {
@@ -38,40 +38,33 @@ impl From<&Remembered> for InstalledWebhook {
     }
 }
 
-/// Checks the webhook of a cluster and renews what is due. If neither a webhook nor a backstop is installed, this costs
-/// two requests. If `weakened` is set, a configuration or binding differs from what was installed, and all of them are
-/// written again, as if they were missing.
+/// Checks the webhook of a cluster and renews what is due. A webhook that this host did not install is not maintained:
+/// its authority may be a thief's. If `weakened` is set, a configuration or binding differs from what was installed, and
+/// all of them are written again, as if they were missing.
 ///
 /// # Errors
 /// A request fails.
 pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) -> Result<Kept, AccessError> {
-    let remembered = remembered(request)?;
-    let (mut before, weakened) = match (found(client).await?, &remembered) {
-        (Some(before), _) => (before, weakened),
-        (None, Some(remembered)) => (InstalledWebhook::from(remembered), true),
-        (None, None) => {
-            keep_backstop(client, request).await?;
-            return Ok(Kept::Absent);
-        }
+    let Some(remembered) = remembered(request)? else {
+        keep_backstop(client, request).await?;
+        return Ok(Kept::Absent);
     };
-    if let Some(remembered) = &remembered {
-        // The authorities and the address come from this host's record, because those in the cluster may have been
-        // changed.
-        before.believed.clone_from(&remembered.authorities);
-        before.url.clone_from(&remembered.url);
-    }
+    let (mut before, weakened) = match found(client).await? {
+        Some(before) => (before, weakened),
+        None => (InstalledWebhook::from(&remembered), true),
+    };
+    // The authorities and the address come from this host's record, because those in the cluster may have been changed.
     // Senders that differ in the configuration are left to `bursar webhook install`, which tests them before they take
     // effect.
-    let senders = remembered.as_ref().map(|remembered| remembered.senders.clone()).unwrap_or_default();
+    let Remembered { url, authorities: believed, renew_after, not_after, senders } = remembered;
+    (before.url, before.believed) = (url, believed);
     let outdated = !request.is_given(client, &before).await?;
     if let Some(url) = before.url {
-        let not_after = before.not_after;
-        if let (true, Some(remembered)) = (weakened, &remembered) {
-            let Remembered { authorities, renew_after, not_after, .. } = remembered;
-            let times = Times { renew_after: *renew_after, not_after: *not_after };
-            configure(client, request, &Reached::Url(url), authorities, (&times, &senders), &mut Vec::new()).await?;
+        if weakened {
+            let (times, reached) = (Times { renew_after, not_after }, Reached::Url(url));
+            configure(client, request, &reached, &before.believed, (&times, &senders), &mut Vec::new()).await?;
         }
-        return Ok(Kept::Outside { not_after, outdated: outdated && !weakened });
+        return Ok(Kept::Outside { not_after: before.not_after, outdated: outdated && !weakened });
     }
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
     let bundle = authorities.bundle(&before.believed, request.now);

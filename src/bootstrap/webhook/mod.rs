@@ -205,6 +205,15 @@ pub async fn found(client: &Client) -> Result<Option<InstalledWebhook>, AccessEr
     }))
 }
 
+/// Returns the commands that replace a webhook that this host did not install.
+#[must_use]
+pub fn replaced_by(cluster: &ClusterName) -> String {
+    format!(
+        "bursar webhook uninstall --cluster {cluster} --admin-kubeconfig FILE, and then: bursar webhook install --cluster \
+         {cluster}"
+    )
+}
+
 /// Fails unless this ledger owns the cluster.
 async fn must_be_ours(client: &Client, request: WebhookRequest<'_>) -> Result<(), AccessError> {
     let ours = &request.ledger.ledger_id;

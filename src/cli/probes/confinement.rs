@@ -59,7 +59,8 @@ async fn look(
         Finding::bad(subject, format!("{object} {what}"), remedy)
     });
     let unlisted = unlisted.into_iter().map(|object| Finding::bad(subject, format!("{object} cannot be read"), init));
-    let mut findings: Vec<Finding> = breaches.chain(unlisted).collect();
+    let foreign = watch.foreign(request)?.map(|what| Finding::bad(subject, what, webhook::replaced_by(cluster)));
+    let mut findings: Vec<Finding> = breaches.chain(unlisted).chain(foreign).collect();
     match confinement::probe(client).await? {
         Probed::Refused => {}
         Probed::LetThrough => findings.push(Finding::bad(subject, "bursar-cage is not enforced", init)),

@@ -158,18 +158,18 @@ async fn webhook_found(settings: &Settings, cluster: &ClusterName, client: &kube
         return Ok(Webhook::Absent { unenforced: None, only_audits: false });
     }
     let ledger = ledger_of(settings).await.map_err(|failure| failure.text)?;
-    let Some(found) = found else {
-        let only_audits =
-            ledger.older_than_rules && webhook::audits_rules(client).await.map_err(|error| chain(&error))?;
-        return Ok(Webhook::Absent { unenforced: unenforced(&settings.policy, cluster, &ledger), only_audits });
-    };
     let sealer = runtime::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
     let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());
     let request = WebhookRequest { policy, cluster, ledger: &ledger, state_dir, sealer: &sealer, now };
+    let installed = remembered(request).map_err(|error| chain(&error))?;
+    // The probe of the confinement reports a webhook that this host did not install.
+    let (Some(found), Some(installed)) = (found, installed) else {
+        let only_audits =
+            ledger.older_than_rules && webhook::audits_rules(client).await.map_err(|error| chain(&error))?;
+        return Ok(Webhook::Absent { unenforced: unenforced(policy, cluster, &ledger), only_audits });
+    };
     let is_given = request.is_given(client, &found).await.map_err(|error| chain(&error))?;
-    let in_force = remembered(request).map_err(|error| chain(&error))?;
-    let in_force = in_force.map(|installed| installed.senders).unwrap_or_default();
-    let senders = not_in_force(&request.senders(), &in_force, found.url.is_some());
+    let senders = not_in_force(&request.senders(), &installed.senders, found.url.is_some());
     let question = Question::of(client, request);
     Ok(Webhook::Installed { found, is_given, senders, question, older_than_rules: ledger.older_than_rules })
 }

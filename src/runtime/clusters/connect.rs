@@ -189,6 +189,7 @@ impl Clusters {
         effects.server.knows_requested(requested.map(|(_, digest)| digest.clone()).collect());
         self.effects.clusters.insert(cluster.clone(), effects);
         self.links.insert(cluster, link);
+        self.is_proven = true;
     }
 }
 

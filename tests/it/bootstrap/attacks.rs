@@ -17,6 +17,7 @@ use bursar::execute::keypair::{Names, NewKey};
 use bursar::execute::request::{ApiServer, Ask};
 use bursar::execute::signing::{SigningError, Unsigned, sign};
 use bursar::identity::{AccountId, DirectoryId, NamespaceName};
+use bursar::policy::daemon_group;
 use bursar_testkit::binaries::program;
 use bursar_testkit::ports::free_port;
 use bursar_testkit::process::{Process, run};
@@ -274,7 +275,7 @@ fn rows() -> Vec<Row> {
                     ["admin", "cluster-admin", "bursar-daemon", "bursar-impersonate-admin"]
                         .map(|role| apply(&binding(Some(place), role, "Group", ALICE)))
                         .into_iter()
-                        .chain([create(&unnamed), apply(&archive_binding(place, "User", "bursar:daemon"))])
+                        .chain([create(&unnamed), apply(&archive_binding(place, "Group", &daemon_group(LEDGER)))])
                 })
                 .chain([
                     apply(&binding(Some("tool-foo"), "bursar-tenant", "Group", "bursar:daemon#7")),
@@ -283,15 +284,18 @@ fn rows() -> Vec<Row> {
                 .collect(),
         ),
         row(
-            "creates a binding without Bursar's label, removes this label, or binds the archive's role under another name",
+            "creates a binding without Bursar's label, removes this label, or binds the archive's role under another name or to \
+             another ledger's daemon",
             vec![
                 apply(&unlabelled(binding(Some("tool-foo"), "bursar-tenant", "Group", "bursar:tool:mallory#1"))),
                 merge(
                     "/apis/rbac.authorization.k8s.io/v1/namespaces/tool-foo/rolebindings/bursar-view",
                     &json!({"metadata": {"labels": null}}),
                 ),
-                apply(&unlabelled(archive_binding("tool-asleep", "User", "bursar:daemon"))),
-                apply(&binding(Some("tool-asleep"), "bursar-archive", "User", "bursar:daemon")),
+                apply(&unlabelled(archive_binding("tool-asleep", "Group", &daemon_group(LEDGER)))),
+                apply(&binding(Some("tool-asleep"), "bursar-archive", "Group", &daemon_group(LEDGER))),
+                apply(&archive_binding("tool-asleep", "Group", &daemon_group("former"))),
+                apply(&archive_binding("tool-asleep", "User", "bursar:daemon")),
             ],
         ),
         row(
@@ -826,7 +830,7 @@ impl Attacked {
 /// Returns a credential that an attacker obtained earlier: another name in the daemon's group.
 fn forged(site: &Site) -> PathBuf {
     let key = NewKey::generate().expect("a key can be generated");
-    let group = format!("bursar:daemon#{LEDGER}");
+    let group = daemon_group(LEDGER);
     let names = Names { common_name: "mallory", organizations: [Some(&group), None], serial_number: None };
     let pem = key.request(names).expect("the request is valid");
     let request = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",

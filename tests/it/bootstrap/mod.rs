@@ -7,6 +7,7 @@ mod site;
 
 use bursar::bootstrap::{AccessError, Did, InitRequest, UninstallRequest, dry_run, uninstall};
 use bursar::ledger::LedgerState;
+use bursar::policy::daemon_group;
 use bursar::store::SEAL_KEY;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::json;
@@ -137,7 +138,7 @@ fn the_daemon_may_do_everything_that_it_must() {
         ours("v1", "Secret", "pull", place, &json!({})),
         binding(place, "bursar-tenant", "Group", GROUP),
         binding(place, "view", "ServiceAccount", "default"),
-        archive_binding("tool-asleep", "User", "bursar:daemon"),
+        archive_binding("tool-asleep", "Group", &daemon_group(LEDGER)),
         binding(None, "view", "Group", "bursar:user:alice#7"),
         binding(None, "bursar-impersonate-admin", "Group", "bursar:user:alice#7"),
     ];
@@ -281,16 +282,22 @@ fn the_daemon_may_bind_only_groups_of_generations() {
     site.refused("apply", &binding(None, "cluster-admin", "Group", GROUP), FORBIDDEN);
     site.refused("apply", &binding(place, "view", "Group", GROUP), POLICY);
     site.refused("apply", &binding(None, "bursar-tenant", "Group", GROUP), POLICY);
-    site.refused("apply", &binding(None, "bursar-archive", "User", "bursar:daemon"), POLICY);
-    // The archive role is bound only while a tenant is suspended, and only to the daemon.
-    site.refused("apply", &archive_binding("tool-foo", "User", "bursar:daemon"), POLICY);
-    site.refused("apply", &archive_binding("tool-asleep", "Group", GROUP), POLICY);
+    let (own, former) = (daemon_group(LEDGER), daemon_group("former"));
+    site.refused("apply", &binding(None, "bursar-archive", "Group", &own), POLICY);
+    // The archive role is bound only while a tenant is suspended, and only to the daemon of this ledger. Certificates of
+    // a former ledger have the same user name.
+    site.refused("apply", &archive_binding("tool-foo", "Group", &own), POLICY);
+    for (kind, subject) in
+        [("Group", GROUP), ("Group", former.as_str()), ("User", "bursar:daemon"), ("User", own.as_str())]
+    {
+        site.refused("apply", &archive_binding("tool-asleep", kind, subject), POLICY);
+    }
 }
 
 #[test]
 fn the_daemon_may_list_a_suspended_tenant_but_run_nothing_in_it() {
     let site = Site::shared();
-    let archive = archive_binding("tool-read", "User", "bursar:daemon");
+    let archive = archive_binding("tool-read", "Group", &daemon_group(LEDGER));
     site.must("apply", &archive);
     wait_for("the binding gives the right", DEADLINE, || {
         site.daemon(&["get", "secrets", "-n", "tool-read"], "").status.success().then_some(())

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bursar::daemon;
 use bursar::identity::ClusterName;
 use bursar::orders::request::{OrderRequest, Trigger};
+use bursar_testkit::Servers;
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn};
 use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use jiff::SignedDuration;
@@ -15,7 +16,7 @@ use serde_json::json;
 use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, requests, roles, set, target, user, world};
 use crate::daemon::{Daemon, status};
 use crate::keycloak::proxy::{Fate, between};
-use crate::world::all_is_well;
+use crate::world::{World, all_is_well};
 
 const PASSES: u8 = 0;
 
@@ -120,9 +121,28 @@ fn until_a_cluster_answers_a_realm_only_loses_access() {
     assert_eq!(user(&realm, "rlold-a")["enabled"], false, "nobody knows whether the ledger is up to date");
     assert_eq!(world.status().realm.map(|realm| realm.waiting), Some(1));
     std::fs::rename(&hidden, &kubeconfig).expect("the folder is writable");
-    let is_back = poll(DEADLINE, || {
-        world.cycle();
-        user(&realm, "rlold-a")["enabled"] == true
-    });
-    assert!(is_back, "{:?}", world.status().realm);
+    let is_enabled = |world: &mut World| {
+        let is_back = poll(DEADLINE, || {
+            world.cycle();
+            user(&realm, "rlold-a")["enabled"] == true
+        });
+        assert!(is_back, "{:?}", world.status().realm);
+    };
+    is_enabled(&mut world);
+
+    // A reload that is refused leaves the connection to the realm as it was.
+    let secret = Servers::shared().folder().join("realm-rlold/secret");
+    std::fs::remove_file(&secret).expect("the folder is writable");
+    let refused = world.try_reload().expect_err("the secret cannot be read").to_string();
+    assert!(refused.contains("realm-rlold/secret"), "{refused}");
+    realm.change("rlold-a", &json!({"enabled": false}));
+    is_enabled(&mut world);
+
+    // A reload drops the connection to the only cluster, which has shown that the ledger is up to date.
+    std::fs::write(&secret, SECRET).expect("the folder is writable");
+    std::fs::rename(&kubeconfig, &hidden).expect("the folder is writable");
+    world.reload();
+    realm.change("rlold-a", &json!({"enabled": false}));
+    is_enabled(&mut world);
+    assert!(!world.status().clusters["test"].ready, "the cluster is away");
 }

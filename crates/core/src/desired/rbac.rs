@@ -10,7 +10,7 @@ use crate::contract::{MANAGED_BY, MANAGER};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::Account;
-use crate::policy::{Class, DAEMON_USER};
+use crate::policy::{Class, daemon_group};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -34,10 +34,10 @@ pub fn archive_binding(cluster: &ClusterName, namespace: &NamespaceName) -> Obje
     ObjectKey::new(cluster, ManagedKind::RoleBinding, Some(namespace.as_str()), ARCHIVE_BINDING)
 }
 
-/// Returns the manifest of [`archive_binding`].
+/// Returns the manifest of [`archive_binding`] for the daemon of this ledger.
 #[must_use]
-pub fn archive_binding_manifest(namespace: &NamespaceName) -> Value {
-    let daemon = json!({"apiGroup": GROUP, "kind": "User", "name": DAEMON_USER});
+pub fn archive_binding_manifest(namespace: &NamespaceName, ledger_id: &str) -> Value {
+    let daemon = json!({"apiGroup": GROUP, "kind": "Group", "name": daemon_group(ledger_id)});
     let mut binding = role_binding(namespace, ARCHIVE_BINDING, ARCHIVE_ROLE, &[daemon]);
     binding["metadata"]["labels"] = json!({MANAGED_BY: MANAGER});
     binding

@@ -151,7 +151,7 @@ impl Site {
         let desired = self.deriver.derive(self.store.state(), policy, &self.sealer, now);
         timed("derive", began);
         let began = Instant::now();
-        let planned = plan(desired, self.store.state(), &self.inventory, now).expect("no manifest is missing");
+        let planned = plan(desired, self.store.state(), &self.inventory, policy, now).expect("no manifest is missing");
         timed("plan", began);
         let began = Instant::now();
         let (approved, refusals) = guard(planned.clone(), &Bounds::of(self.store.state(), policy), now);

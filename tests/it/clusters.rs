@@ -68,10 +68,10 @@ fn target(tool: &str) -> Target {
 fn the_contexts_of_both_clusters_are_in_one_kubeconfig() {
     let (other, _turn) = other();
     let mut world = world("twins", other);
-    world.tool("foo", 62_851, &["alice"]);
-    world.person("alice", 62_852);
+    world.tool("foo", 62_851, &["twins-alice"]);
+    world.person("twins-alice", 62_852);
     world.person("lena", 62_853);
-    world.group("k8s-admins", &["alice"]);
+    world.group("k8s-admins", &["twins-alice"]);
     world.group("locals", &["lena"]);
     let report = world.cycle();
     assert_eq!(report.exit_code(), 0, "{report:#?}");
@@ -83,13 +83,13 @@ fn the_contexts_of_both_clusters_are_in_one_kubeconfig() {
     let contexts = ["config", "get-contexts", "-o", "name"];
     let tool = world.home("foo").join(".kube/config");
     assert_eq!(said(&tool, &contexts), "other\ntest");
-    assert_eq!(said(&config("alice"), &contexts), "test", "the class is only on cluster test");
+    assert_eq!(said(&config("twins-alice"), &contexts), "test", "the class is only on cluster test");
     assert_eq!(said(&config("lena"), &contexts), "other", "the class is only on the other cluster");
     for context in ["test", "other"] {
         let got = world.kubectl_as_tool("foo", &["get", "pods", "--context", context]);
         assert!(got.status.success(), "{context}: {}", stderr(&got));
     }
-    assert!(said(&config("alice"), &["get", "nodes"]).is_empty());
+    assert!(said(&config("twins-alice"), &["get", "nodes"]).is_empty());
 
     // The account has one generation and one seal in each cluster; neither seal is valid in the other cluster.
     let namespace = world.namespace("foo");

@@ -154,9 +154,9 @@ fn endless_requests_of_people_delay_neither_orders_nor_marks() {
          [source.users]\nbase = \"ou=people,dc=slow\"\n"
     );
     let mut world = World::with("askers", &more);
-    world.person("own-eve", EVE);
-    world.group("k8s-admins", &["own-eve"]);
-    world.tool("foo", 63_422, &["own-eve"]);
+    world.person("askers-eve", EVE);
+    world.group("k8s-admins", &["askers-eve"]);
+    world.tool("foo", 63_422, &["askers-eve"]);
     world.tool("bar", 63_423, &[]);
     assert!(world.cycle_by(Trigger::Schedule).failing.is_empty());
     world.stop();
@@ -164,7 +164,7 @@ fn endless_requests_of_people_delay_neither_orders_nor_marks() {
     let asked = [
         ("/v1/own/show", "{}"),
         ("/v1/own/why", "{}"),
-        ("/v1/ensure", r#"{"kind": "user", "name": "own-eve"}"#),
+        ("/v1/ensure", r#"{"kind": "user", "name": "askers-eve"}"#),
         ("/v1/ensure", r#"{"kind": "user", "name": "nobody"}"#),
     ];
     let asking = asked.map(|(path, body)| Asking::begin(&world, path, body));

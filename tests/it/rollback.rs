@@ -31,7 +31,7 @@ fn once(config: &Path) -> Output {
     command.arg("--config").arg(config).args(["sync", "--once"]).output().expect("bursar is built")
 }
 
-fn takeover(world: &World) -> Output {
+pub fn takeover(world: &World) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
     command.arg("--config").arg(world.config()).args(["takeover", "--admin-kubeconfig"]);
     command.arg(&world.servers.cluster.admin_kubeconfig).output().expect("bursar is built")
@@ -44,13 +44,14 @@ fn revoke(world: &mut World, kind: AccountKind, name: &str) {
 }
 
 /// Copies the ledger, as a snapshot of the state folder would.
-fn snapshot(world: &World) -> PathBuf {
+pub fn snapshot(world: &World) -> PathBuf {
     let copy = world.folder.join("snapshot.db");
     fs::copy(world.state_dir().join("ledger.db"), &copy).expect("a closed ledger is one file");
     copy
 }
 
-fn restore(world: &World, snapshot: &Path) {
+/// Replaces the ledger with such a copy.
+pub fn restore(world: &World, snapshot: &Path) {
     for file in ["ledger.db-wal", "ledger.db-shm"] {
         let _ = fs::remove_file(world.state_dir().join(file));
     }

@@ -391,12 +391,17 @@ impl World {
 
     fn write_config(&self, more: &str) {
         let servers = &self.servers;
+        let is_shared = Arc::strong_count(servers) > 1;
+        // Worlds that share a cluster share the ledger's id too. Without a namespace, only the names of administrators
+        // tell whose a binding is.
+        let admins = if is_shared { format!("^{}-[a-z]+$", self.name) } else { "^[a-z-]+$".to_owned() };
         let password = self.folder.join("ldap-password");
         fs::write(&password, READER_PASSWORD).expect("the folder is writable");
         let text = include_str!("world.toml")
             .replace("@NAME@", &self.name)
             .replace("@FOLDER@", &self.folder.display().to_string())
             .replace("@BASE@", &self.base)
+            .replace("@ADMINS@", &admins)
             .replace("@LDAP_URL@", &servers.slapd.ldaps_url)
             .replace("@LDAP_CA@", &servers.slapd.ca_pem.display().to_string())
             .replace("@BIND_DN@", READER_DN)

@@ -37,6 +37,12 @@ impl TenantExecution<'_> {
     }
 
     pub(super) fn write_down(&self, done: &mut Done, failure: &Failure) {
+        if self.account.ownerless {
+            // The ledger has no account to which the failure could belong. The next cycle tries again.
+            let (cluster, account, error) = (self.cluster, &self.account.account, &failure.reason);
+            tracing::warn!(%cluster, %account, error, "a role binding without an account in the ledger stays");
+            return;
+        }
         // The history records only a new reason; the ledger shows how long it lasts.
         if self.before().is_none_or(|before| before.reason != failure.reason) {
             let detail = json!({"step": failure.step});
@@ -65,7 +71,7 @@ impl TenantExecution<'_> {
         Event {
             actor,
             account: Some(self.account.account.clone()),
-            account_id: Some(self.account.id.clone()),
+            account_id: self.account.known_id(),
             action: action.to_owned(),
             reason,
             ticket,
@@ -91,6 +97,7 @@ impl TenantExecution<'_> {
             Some(Transition::Resume) => crate::plan::display::returned(account).to_owned(),
             Some(Transition::Archive | Transition::Delete { .. }) => crate::plan::display::waited(account),
             Some(Transition::Gone) => "nothing is left of its namespaces".to_owned(),
+            None if account.ownerless => "the ledger does not know the account".to_owned(),
             None => "differs from the desired state".to_owned(),
         };
         ("bursar".to_owned(), reason, None)

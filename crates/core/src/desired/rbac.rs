@@ -91,9 +91,14 @@ pub(super) fn role_binding(namespace: &NamespaceName, name: &str, role: &str, su
 /// that has one.
 #[must_use]
 pub fn cluster_role_bindings(account: &Account, class: &Class, holders: &Value) -> Vec<Value> {
-    let roles = class.roles.iter().filter(|_| class.namespace.is_none()).cloned();
+    cluster_wide_roles(class).map(|role| cluster_role_binding(account, &role, holders)).collect()
+}
+
+/// Returns the roles that the class binds in the whole cluster.
+pub fn cluster_wide_roles(class: &Class) -> impl Iterator<Item = String> {
+    let roles = class.roles.iter().filter(move |_| class.namespace.is_none()).cloned();
     let impersonation = (!class.impersonate.is_empty()).then(|| impersonation_role(&class.name));
-    roles.chain(impersonation).map(|role| cluster_role_binding(account, &role, holders)).collect()
+    roles.chain(impersonation)
 }
 
 /// Returns a binding with the name `bursar-ROLE:KIND:NAME`. A role may contain `:`, but kind and name cannot, so two

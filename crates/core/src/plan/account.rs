@@ -22,6 +22,10 @@ use crate::packed_text::DigestText;
 pub struct AccountPlan {
     /// The account's id in the ledger.
     pub id: AccountId,
+    /// Whether the ledger does not know the account, and the plan only removes its role bindings. Then `id` and `before`
+    /// are made up.
+    #[serde(skip)]
+    pub ownerless: bool,
     #[serde(flatten)]
     pub intent: Arc<AccountIntent>,
     /// Steps that remove access ([`super::Side::Narrowing`]). They are executed before the `actions` of any account, and each
@@ -128,6 +132,12 @@ impl AccountPlan {
         self.paced = self.paced.iter().filter_map(|place| places.get(place).copied()).collect();
         let losses = std::mem::take(&mut self.losses).into_iter();
         self.losses = losses.filter_map(|(place, instead)| Some((*places.get(&place)?, instead))).collect();
+    }
+
+    /// Returns the account's id in the ledger; `None` if the ledger does not know the account.
+    #[must_use]
+    pub fn known_id(&self) -> Option<AccountId> {
+        (!self.ownerless).then(|| self.id.clone())
     }
 
     /// Returns the plan that is executed if the guard refuses nothing. For a held account, this is the part that is

@@ -1,9 +1,8 @@
 //! The budgets of `[limits]`: what each budget counts, and how much of it a plan uses.
 
-use std::collections::BTreeMap;
-
 use super::guard::Bounds;
 use super::limit::Limited;
+use super::ownerless::sized_as;
 use super::{AccountPlan, Action, Reason, hash, loss};
 use crate::desired::Transition;
 use crate::kinds::Stage;
@@ -12,7 +11,8 @@ use crate::ledger::{Failure, Lifecycle, Spending, Suspension};
 /// A budget of `[limits]`. Changes that an administrator ordered use no budget.
 pub(super) struct Budget {
     pub(super) limited: Limited,
-    pub(super) size: fn(&Bounds) -> &BTreeMap<String, u64>,
+    /// Returns the number of a class to which percentages refer.
+    pub(super) size: fn(&Bounds, &str) -> u64,
     /// Returns how much of the budget an account's plan uses.
     pub(super) amount: fn(&AccountPlan) -> u64,
     /// Returns the hash of the changes that an approval of the account's part lets pass.
@@ -21,6 +21,10 @@ pub(super) struct Budget {
 
 /// The budgets that refuse an account's whole plan, so that [`AccountPlan::otherwise`] is executed instead.
 pub(super) const BUDGETS: [Budget; 5] = [RESUMPTIONS, MARKS, SUSPENSIONS, MEMBERS, DELETIONS];
+
+fn tenants(bounds: &Bounds, class: &str) -> u64 {
+    bounds.tenants.get(sized_as(class)).copied().unwrap_or_default()
+}
 
 /// Removals of access that are caused neither by a suspension nor by a leaving member. Only the steps themselves are
 /// refused ([`loss::keep`]).
@@ -31,7 +35,7 @@ pub(super) const ACCESS: Budget = Budget {
         per_cycle: ("remove_access_per_cycle", |limits| limits.remove_access_per_cycle),
         per_day: ("remove_access_per_day", |limits| limits.remove_access_per_day),
     },
-    size: |bounds| &bounds.tenants,
+    size: tenants,
     amount: loss::count,
     part: |plan| hash::part(&loss::alone(plan)),
 };
@@ -47,7 +51,7 @@ const RESUMPTIONS: Budget = Budget {
         per_cycle: ("resume_per_cycle", |limits| limits.resume_per_cycle),
         per_day: ("resume_per_day", |limits| limits.resume_per_day),
     },
-    size: |bounds| &bounds.tenants,
+    size: tenants,
     amount: |plan| u64::from(is_resumption(plan)),
     part: hash::part,
 };
@@ -61,7 +65,7 @@ const MARKS: Budget = Budget {
         per_cycle: ("disable_per_cycle", |limits| limits.disable_per_cycle),
         per_day: ("disable_per_day", |limits| limits.disable_per_day),
     },
-    size: |bounds| &bounds.tenants,
+    size: tenants,
     amount: |plan| u64::from(plan.before.state == Lifecycle::Active && is_marked(plan)),
     part: hash::part,
 };
@@ -73,7 +77,7 @@ const SUSPENSIONS: Budget = Budget {
         per_cycle: ("suspend_per_cycle", |limits| limits.suspend_per_cycle),
         per_day: ("suspend_per_day", |limits| limits.suspend_per_day),
     },
-    size: |bounds| &bounds.tenants,
+    size: tenants,
     amount: |plan| u64::from(is_counted(plan)),
     part: hash::part,
 };
@@ -86,7 +90,7 @@ pub(super) const MEMBERS: Budget = Budget {
         per_cycle: ("remove_members_per_cycle", |limits| limits.remove_members_per_cycle),
         per_day: ("remove_members_per_day", |limits| limits.remove_members_per_day),
     },
-    size: |bounds| &bounds.members,
+    size: |bounds, class| bounds.members.get(class).copied().unwrap_or_default(),
     amount: |plan| plan.leaving.len() as u64,
     part: hash::part,
 };
@@ -99,7 +103,7 @@ const DELETIONS: Budget = Budget {
         per_cycle: ("delete_per_cycle", |limits| limits.delete_per_cycle),
         per_day: ("delete_per_day", |limits| limits.delete_per_day),
     },
-    size: |bounds| &bounds.tenants,
+    size: tenants,
     amount: |plan| match plan.transition {
         Some(Transition::Delete { namespaces }) => namespaces,
         _ => 0,

@@ -343,6 +343,7 @@ pub(crate) fn headline(plan: &AccountPlan) -> (char, String) {
         (Some(Transition::Suspend(why)), _) => ('-', cause(why, plan)),
         (None, _) if !plan.leaving.is_empty() => ('-', members(plan)),
         (None, Some(Regeneration::Revoked(note))) => ('~', format!("revoked by {}", note.actor)),
+        (None, _) if plan.ownerless => ('-', "not in the ledger".to_owned()),
         (None, _) if only_warns(plan) => ('~', "idle".to_owned()),
         (None, _) if !plan.adopted.is_empty() && plan.steps().next().is_none() => ('~', "quota edited".to_owned()),
         (None, _) => only_reason(plan),

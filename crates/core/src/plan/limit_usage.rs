@@ -54,7 +54,7 @@ pub(super) fn near_limits(
     let uses = budgets.flat_map(|budget| classes().map(move |class| (budget, class))).map(|(budget, class)| {
         let spending = budget.limited.spending;
         let by_plan = by_plan.get(&(spending, class.clone())).copied().unwrap_or_default();
-        let size = (budget.size)(bounds).get(class).copied().unwrap_or_default();
+        let size = (budget.size)(bounds, class);
         let day = spent(&bounds.spent, spending, class, now);
         tighter(&budget.limited, &bounds.limits, class, size, (by_plan, day))
     });

@@ -19,6 +19,7 @@ pub mod intents;
 mod limit;
 pub mod limit_usage;
 mod loss;
+mod ownerless;
 pub mod pace;
 mod planner;
 pub mod quota;
@@ -165,14 +166,14 @@ pub fn derived(deriver: &mut Deriver, inputs: PlanInputs<'_>) -> Plan {
     let PlanInputs { ledger, inventory, policy, sealer, now } = inputs;
     loop {
         // The second pass has the manifests that the first pass asked for, so it asks for no more.
-        match plan(deriver.derive(ledger, policy, sealer, now), ledger, inventory, now) {
+        match plan(deriver.derive(ledger, policy, sealer, now), ledger, inventory, policy, now) {
             Ok(plan) => return plan,
             Err(accounts) => deriver.want_manifests(accounts),
         }
     }
 }
 
-/// Compares the desired state with the inventory.
+/// Compares the desired state with the inventory. `desired` was derived from `policy`.
 ///
 /// # Errors
 /// Returns the accounts whose manifests are needed and were not derived ([`Deriver::want_manifests`]).
@@ -180,9 +181,10 @@ pub fn plan(
     desired: &DesiredState,
     ledger: &LedgerState,
     inventory: &Inventory,
+    policy: &Policy,
     now: Timestamp,
 ) -> Result<Plan, BTreeSet<AccountId>> {
-    let scan = Scan::of(desired, ledger, inventory, now);
+    let scan = Scan::of(desired, ledger, inventory, policy, now);
     if !scan.lacking().is_empty() {
         return Err(scan.lacking().clone());
     }
@@ -227,6 +229,7 @@ fn compare(
         planned.otherwise = otherwise.alternative(id, account, before);
         plan.accounts.push(planned);
     }
+    plan.accounts.extend(ownerless::removals(&scan.strays().ownerless, now));
     plan.over_quota = over_quota(desired, scan);
     plan.unowned = adopted::Unowned::of(ledger);
     plan.unknown.clone_from(&scan.strays().said);
@@ -354,6 +357,7 @@ impl World<'_> {
             |steps: Vec<(Action, bool)>| Arc::new(steps.into_iter().map(|(action, _)| action).collect::<Vec<_>>());
         let mut planned = AccountPlan {
             id: id.clone(),
+            ownerless: false,
             intent: Arc::new(desired.intent.clone()),
             narrowing: unmarked(narrowing),
             actions: unmarked(actions),

@@ -239,7 +239,7 @@ proptest! {
             prop_assert_eq!(&world.plan(), &incremental, "the incremental plan equals the full plan");
             let remembered = derived(&mut deriver, world.inputs());
             prop_assert_eq!(&world.plan(), &remembered, "a dropped manifest is built again if it is needed");
-            let scan = Scan::of(&desired, &world.ledger, &world.inventory, world.now);
+            let scan = Scan::of(&desired, &world.ledger, &world.inventory, &world.policy, world.now);
             let closely = compare(&desired, &world.ledger, &world.inventory, &scan, world.now, true);
             prop_assert_eq!(&world.plan(), &closely, "nothing is to do for a tenant that the scan calls settled");
 

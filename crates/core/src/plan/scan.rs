@@ -18,6 +18,7 @@ use crate::inventory::quota::ObservedQuota;
 use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
 use crate::kinds::ObjectKey;
 use crate::ledger::LedgerState;
+use crate::policy::Policy;
 
 /// A tenant: an account in a cluster.
 type PlaceKey<'a> = (&'a AccountId, &'a ClusterName);
@@ -59,6 +60,7 @@ impl<'a> Scan<'a> {
         desired: &'a DesiredState,
         ledger: &'a LedgerState,
         inventory: &'a Inventory,
+        policy: &'a Policy,
         now: Timestamp,
     ) -> Self {
         let mut places: BTreeMap<&ClusterName, HashMap<&AccountId, TenantScan<'_>>> = BTreeMap::new();
@@ -109,7 +111,7 @@ impl<'a> Scan<'a> {
         passed.extend(there.and_then(|(_, walk)| walk).into_iter().flat_map(|(walk, _)| walk.passed()));
         let others = inventory.clusters.iter().filter(|(cluster, _)| !walked.contains(cluster));
         passed.extend(others.flat_map(|(_, cluster)| &cluster.objects));
-        let strays = Strays::of(passed, desired, ledger, now);
+        let strays = Strays::of(passed, desired, ledger, policy, now);
         let places = places
             .into_iter()
             .flat_map(|(cluster, places)| places.into_iter().map(move |(id, progress)| ((id, cluster), progress)));

@@ -58,7 +58,7 @@ fn limited(budget: &Budget, plan: &Plan, bounds: &Bounds, now: Timestamp) -> Vec
     }
     let limited = &budget.limited;
     let of_class = |(class, wanted): (&str, u64)| {
-        let size = (budget.size)(bounds).get(class).copied().unwrap_or_default();
+        let size = (budget.size)(bounds, class);
         let (in_cycle, in_day) = (limited.per_cycle.1, limited.per_day.1);
         let (per_cycle, per_day) = (in_cycle(&bounds.limits).allowed(size), in_day(&bounds.limits).allowed(size));
         let today = per_day.saturating_sub(spent(&bounds.spent, limited.spending, class, now));

@@ -209,7 +209,8 @@ impl World {
     }
 
     pub fn plan(&self) -> Plan {
-        plan(&self.desired(), &self.ledger, &self.inventory, self.now).expect("all manifests were derived")
+        plan(&self.desired(), &self.ledger, &self.inventory, &self.policy, self.now)
+            .expect("all manifests were derived")
     }
 
     pub fn guarded(&self) -> (ApprovedPlan, Vec<Refusal>) {

@@ -1,6 +1,7 @@
 //! Finds objects with our labels that are not in the ledger: the daemon was killed between a write and its record, the
 //! ledger was restored, or somebody else made them. Such bindings are removed, because they give access without a
-//! decision; other objects are only reported.
+//! decision; other objects are only reported. Bindings whose account is not in the ledger either are removed by plans of
+//! their own ([`super::ownerless`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,12 +9,14 @@ use std::fmt;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::ownerless::{Makers, Ownerless, cluster_wide};
 use super::{Action, Reason};
 use crate::desired::{DesiredAccount, DesiredState};
 use crate::identity::{AccountId, ClusterName};
 use crate::inventory::ObservedObject;
-use crate::kinds::{ManagedKind, ObjectKey, Stage};
+use crate::kinds::{ObjectKey, Stage};
 use crate::ledger::LedgerState;
+use crate::policy::Policy;
 
 /// How long unknown bindings are kept after a takeover, a rebuild or a restore. During this time, an administrator or a
 /// directory may still show which account they belong to.
@@ -42,6 +45,9 @@ pub(super) struct Strays<'a> {
     /// The findings for administrators.
     pub(super) said: Vec<Unknown>,
     bindings: BTreeMap<(&'a AccountId, &'a ClusterName), Vec<(&'a ObjectKey, &'a ObservedObject)>>,
+    /// The bindings to remove whose account is not in the ledger; empty during the [`GRACE`] period, and before the
+    /// first read of the directories.
+    pub(super) ownerless: Ownerless<'a>,
     /// Whether the [`GRACE`] period still lasts.
     waits: bool,
 }
@@ -52,6 +58,7 @@ impl<'a> Strays<'a> {
         passed: Vec<(&'a ObjectKey, &'a ObservedObject)>,
         desired: &'a DesiredState,
         ledger: &'a LedgerState,
+        policy: &'a Policy,
         now: Timestamp,
     ) -> Self {
         let mut strays = Self::default();
@@ -76,6 +83,7 @@ impl<'a> Strays<'a> {
         let learned_at = ledger.learned_at.filter(|at| at.duration_since(now) <= GRACE);
         let waits = learned_at.and_then(|at| at.checked_add(GRACE).ok()).filter(|until| *until > now);
         strays.waits = waits.is_some();
+        let makers = Makers::of(policy, ledger);
         for (key, found) in left {
             let is_binding = key.kind.stage() == Stage::Access;
             let owner = match &key.namespace {
@@ -83,13 +91,16 @@ impl<'a> Strays<'a> {
                 Some(namespace) => places.get(&(&key.cluster, namespace.as_str())).copied(),
                 None => holder(key, desired, ledger),
             };
+            let maker = if is_binding && owner.is_none() { makers.of_binding(key) } else { None };
             let is_suspended = |(id, at): (&AccountId, &ClusterName)| desired.accounts[id].clusters[at].suspended;
             let what = match (owner, waits) {
                 (Some(place), _) if is_suspended(place) => "it is removed: its account is suspended".to_owned(),
-                (Some(_), Some(until)) => format!("it is removed after {until:.0}, within the limits"),
-                (Some(_), None) => "it is removed, within the limits".to_owned(),
-                (None, _) if !is_binding => "delete it if nobody needs it, or remove the label".to_owned(),
-                (None, _) => format!(
+                _ if owner.is_some() || maker.is_some() => match waits {
+                    Some(until) => format!("it is removed after {until:.0}, within the limits"),
+                    None => "it is removed, within the limits".to_owned(),
+                },
+                _ if !is_binding => "delete it if nobody needs it, or remove the label".to_owned(),
+                _ => format!(
                     "if nobody needs it, run `kubectl delete {} {}{}`",
                     key.kind.as_str().to_lowercase(),
                     key.name,
@@ -99,6 +110,8 @@ impl<'a> Strays<'a> {
             strays.said.push(Unknown { cluster: key.cluster.clone(), object: key.said(), what });
             if let Some(place) = owner {
                 strays.bindings.entry(place).or_default().push((key, found));
+            } else if let Some(maker) = maker.filter(|_| waits.is_none() && !ledger.sources.is_empty()) {
+                strays.ownerless.entry(maker).or_default().push((key, found));
             }
         }
         strays.said.sort();
@@ -141,12 +154,8 @@ fn holder<'a>(
     desired: &'a DesiredState,
     ledger: &LedgerState,
 ) -> Option<(&'a AccountId, &'a ClusterName)> {
-    if key.kind != ManagedKind::ClusterRoleBinding {
-        return None;
-    }
-    let mut parts = key.name.rsplitn(3, ':');
-    let (name, kind) = (parts.next()?, parts.next()?);
-    let mut named = ledger.accounts.values().filter(|it| it.kubernetes_name == name && it.kind.to_string() == kind);
+    let (_, kind, name) = cluster_wide(key)?;
+    let mut named = ledger.accounts.values().filter(|it| it.kubernetes_name == name && it.kind == kind);
     let (id, account) = named.find_map(|it| desired.accounts.get_key_value(&it.id))?;
     Some((id, account.clusters.get_key_value(&key.cluster)?.0))
 }
@@ -155,6 +164,7 @@ fn holder<'a>(
 mod tests {
     use super::*;
     use crate::identity::AccountKind;
+    use crate::kinds::ManagedKind;
     use crate::plan::testing::{World, prod};
 
     fn binding(namespace: &str) -> ObjectKey {
@@ -176,6 +186,12 @@ mod tests {
         world
     }
 
+    /// Returns the namespaces whose unknown binding is still there.
+    fn there(world: &World) -> Vec<&'static str> {
+        let objects = &world.inventory.clusters[&prod()].objects;
+        ["tool-foo", "tool-gone"].into_iter().filter(|namespace| objects.contains_key(&binding(namespace))).collect()
+    }
+
     #[test]
     fn unknown_bindings_are_removed_within_the_limits_and_other_objects_reported() {
         let mut world = world();
@@ -187,12 +203,12 @@ mod tests {
         );
         world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
         world.cycle();
-        assert!(world.cluster().objects.contains_key(&binding("tool-foo")), "the limit keeps the binding");
+        assert_eq!(there(&world), ["tool-foo", "tool-gone"], "the limit keeps the bindings");
         world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 1, percent: None };
         world.cycle();
-        assert!(!world.cluster().objects.contains_key(&binding("tool-foo")));
+        assert!(there(&world).is_empty());
         let plan = world.plan();
-        assert!(plan.is_empty() && plan.unknown.len() == 2, "{plan}");
+        assert!(plan.is_empty() && plan.unknown.len() == 1, "{plan}");
     }
 
     #[test]
@@ -202,10 +218,10 @@ mod tests {
         assert!(world.plan().is_empty(), "{}", world.plan());
         world.now += SignedDuration::from_hours(23);
         world.cycle();
-        assert!(world.cluster().objects.contains_key(&binding("tool-foo")));
+        assert_eq!(there(&world), ["tool-foo", "tool-gone"]);
         world.now += SignedDuration::from_hours(2);
         world.cycle();
-        assert!(!world.cluster().objects.contains_key(&binding("tool-foo")));
+        assert!(there(&world).is_empty());
     }
 
     #[test]

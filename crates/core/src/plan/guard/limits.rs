@@ -108,7 +108,10 @@ impl<'a> LimitEvaluator<'a> {
         let ends = matches!(plan.transition, Some(Transition::Archive | Transition::Delete { .. }));
         let own = (absent || ends || !plan.leaving.is_empty()).then_some(plan.before.source.as_str());
         let bounds = self.bounds;
+        // Any source may have the entry of an account that the ledger does not know.
+        let all = plan.ownerless.then(|| bounds.completeness.keys().map(String::as_str)).into_iter().flatten();
         own.into_iter()
+            .chain(all)
             .chain(plan.rests_on.iter().filter_map(|group| bounds.groups.get(group).map(String::as_str)))
             .collect()
     }
@@ -129,7 +132,7 @@ impl<'a> LimitEvaluator<'a> {
     fn limit_class(&mut self, class: &str, plans: &[&AccountPlan], budget: &Budget) {
         let amounts: Vec<u64> = plans.iter().map(|plan| (budget.amount)(plan)).collect();
         let Limited { spending, what, .. } = budget.limited;
-        let size = (budget.size)(self.bounds).get(class).copied().unwrap_or_default();
+        let size = (budget.size)(self.bounds, class);
         let day = spent(&self.bounds.spent, spending, class, self.now);
         let (limit, left) = budget.limited.left(&self.bounds.limits, size, day);
         let let_through = self.uses.values().flatten().filter(|it| it.spending == spending && it.class == class);

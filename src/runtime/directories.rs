@@ -152,10 +152,11 @@ impl Directories {
             let (pass, known) = (pass.clone(), known(reader));
             self.reads.begin(ReadRequest { asked, source, pass, known, policy, now: reader.now, changed });
         }
-        // A login waits only briefly, because any user on the host can cause one.
+        // A login waits only briefly, because any user on the host can cause one. For an order or a change, there may be
+        // no answer of another source after which the wait ends.
         let patience = match trigger {
             Trigger::Sync | Trigger::Order if !self.has_later_cycles => Patience::Endless,
-            Trigger::Login => Patience::FromStart,
+            Trigger::Login | Trigger::Order | Trigger::Change => Patience::FromStart,
             _ => Patience::AfterAnswer,
         };
         let wanted = self.sources.iter().map(|source| source.name.clone()).filter(|name| !unasked.contains(name));
@@ -210,14 +211,16 @@ impl Directories {
 
     /// Returns the sources that a cycle asks, and the names of the others. `Trigger::Change` asks only sources that
     /// report their changes or have answered meanwhile. A scheduled cycle skips a source until its interval is over,
-    /// and a cycle for a login skips a source that was read recently. All other cycles ask all sources. Every cycle asks
-    /// a source that an order waits for, or whose next read was asked for during the last one.
+    /// and a cycle for a login skips a source that was read recently. A cycle for orders asks only the sources that an
+    /// order waits for. All other cycles ask all sources. Every cycle also asks a source that an order waits for, or
+    /// whose next read was asked for during the last one.
     fn due(&self, trigger: Trigger, reader: Reader<'_>) -> (Vec<SourceConfig>, BTreeSet<String>) {
         let is_awaited =
             |source: &SourceConfig| reader.ledger.waits_for(&source.name) || self.reads.is_due(&source.name);
         let is_live = |source: &SourceConfig| self.cache.as_ref().is_some_and(|cache| cache.live(source).is_some());
         let is_due = |source: &&SourceConfig| match trigger {
             _ if is_awaited(source) => true,
+            Trigger::Order => false,
             Trigger::Change => {
                 is_live(source) || self.reads.has_answered(&source.name) || self.lookups.has_news(&source.name)
             }

@@ -32,7 +32,7 @@ pub(super) enum Patience {
     Endless,
     /// For [`PATIENCE`] after the first has answered.
     AfterAnswer,
-    /// For [`PATIENCE`].
+    /// For [`PATIENCE`], and no longer than [`Self::AfterAnswer`].
     FromStart,
 }
 /// How often a waiting cycle checks whether a read ended without an answer.
@@ -257,11 +257,10 @@ impl Reads {
     /// counts if an order cut an earlier cycle short; otherwise frequent orders would keep the answer from being used.
     pub(super) async fn wait(&self, wanted: &BTreeSet<String>, patience: Patience) {
         let _attended = Attended::by(&self.answers.attended);
-        let mut over = (patience == Patience::FromStart).then(|| now() + PATIENCE);
+        let latest = (patience == Patience::FromStart).then(|| now() + PATIENCE);
         while wanted.iter().any(|source| self.is_in_progress(source)) {
-            if patience == Patience::AfterAnswer {
-                over = self.first_answer(wanted).map(|first| first + PATIENCE);
-            }
+            let first = self.first_answer(wanted).filter(|_| patience != Patience::Endless);
+            let over = first.map(|first| first + PATIENCE).into_iter().chain(latest).min();
             tokio::select! {
                 () = self.answers.come.notified() => {}
                 () = sleep(LOOK) => {}
@@ -361,7 +360,6 @@ pub(super) mod tests {
     use bursar_directory::sync::mirror::Mirror;
     use bursar_directory::{LastRead, Preset};
     use tokio::net::TcpListener;
-    use tokio::time::timeout;
 
     use super::*;
     use crate::identity::AccountKind;

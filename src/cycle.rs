@@ -43,6 +43,8 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     runtime.must_own()?;
     runtime.ledger.must_write().await?; // nothing is done that the ledger could not record
     let heard = hear(runtime, trigger).await?; // clusters: connect; directories: read
+    let reading = heard.as_ref().map(|heard| runtime.directories.still_reading(heard)).unwrap_or_default();
+    let reading = runtime.still_reading(reading);
     runtime.confine().await?; // the confinement: compared with the watches, and repaired
     let Runtime { settings, sealer, planner, ledger, clusters, realm, work, metrics, .. } = runtime;
     work.progress.step();
@@ -86,6 +88,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
         left: done.left,
         near: [report.near, there.near].concat(),
         realm: realm.as_ref().and_then(|realm| realm.trouble()),
+        reading,
         ..report
     };
     Ok(ledger.finish(report).await?) // ledger: the cycle's own row

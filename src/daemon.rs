@@ -35,6 +35,7 @@ use crate::errors::chain;
 use crate::execute::Extent;
 use crate::orders::request::{RequestRefusal, Trigger};
 use crate::report;
+use crate::runtime::directories::ReadRequests;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::Metrics;
@@ -91,6 +92,7 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
         tokio::spawn(watch_clock(sender.clone())),
     ];
     runtime.work.slice = Some(SLICE);
+    runtime.directories.expect_later_cycles();
     runtime.directories.follow();
     let listeners = listen(runtime.settings(), request_sender, &stop).await?;
     let scheduler = schedule(runtime.settings(), &sender).await?;
@@ -130,11 +132,22 @@ struct Loop {
 /// The callers that wait for the end of a cycle.
 #[derive(Default)]
 struct Waiters {
-    syncs: Vec<Reply<CycleReport>>,
-    /// Callers that arrived while others waited. Their reads begin after the others are answered. If each new caller
-    /// began the reads again, a read that takes long would never end.
-    later_syncs: Vec<Reply<CycleReport>>,
-    orders: Vec<(OrderAnswer, Reply<OrderAnswer>)>,
+    /// Callers of `sync`, with the reads that each has asked for.
+    syncs: Vec<(ReadRequests, Reply<CycleReport>)>,
+    /// Callers that have a report, and wait for the sources that it lacks.
+    rests: Vec<(ReadRequests, Reply<CycleReport>)>,
+    /// Callers that wait for the cycle of their orders.
+    orders: Vec<OrderWaiter>,
+    /// Callers whose orders wait for reads after that cycle.
+    reads: Vec<OrderWaiter>,
+}
+
+/// A caller that waits for orders to be carried out.
+struct OrderWaiter {
+    answer: OrderAnswer,
+    /// The reads that carry out the orders.
+    reads: ReadRequests,
+    reply: Reply<OrderAnswer>,
 }
 
 impl Loop {
@@ -232,10 +245,16 @@ impl Loop {
                 // A refused password is tried again only once for each request, because repeated attempts with a wrong
                 // password would lock the account in the directory.
                 self.runtime.directories.forget_refusals();
-                if self.waiters.syncs.is_empty() {
-                    self.begin_sync(vec![reply]);
-                } else {
-                    self.waiters.later_syncs.push(reply);
+                let reads = self.runtime.directories.request(|_| true);
+                self.waiters.syncs.push((reads, reply));
+                self.due.insert(Trigger::Sync);
+            }
+            Request::SyncRest(reading, reply) => {
+                let reads = reading.into_iter().map(|(source, reading)| (source, reading.request)).collect();
+                self.waiters.rests.push((reads, reply));
+                // If a cycle is due, it may still have to use an answer, and then answers this request.
+                if !self.due.iter().any(|trigger| trigger.asks()) {
+                    self.answer_rests();
                 }
             }
             Request::Own(Question::Show, uid, request, reply) => {
@@ -261,7 +280,7 @@ impl Loop {
                 drop(reply.send(answer));
             }
             Request::Orders(actor, orders, reply) => {
-                let answer = match self.runtime.order(&actor, &orders).await {
+                let (answer, reads) = match self.runtime.order_reads(&actor, &orders).await {
                     Err(RuntimeError::Store(error)) if error.is_of_the_disk() => {
                         drop(reply.send(Err(self.stuck(&error))));
                         return Ok(());
@@ -271,7 +290,7 @@ impl Loop {
                 if answer.text.is_empty() {
                     drop(reply.send(Ok(answer)));
                 } else {
-                    self.waiters.orders.push((answer, reply));
+                    self.waiters.orders.push(OrderWaiter { answer, reads, reply });
                     self.due.insert(Trigger::Order);
                 }
             }
@@ -300,6 +319,9 @@ impl Loop {
         };
         log(&report);
         self.look_again();
+        if self.runtime.directories.has_due_reads() {
+            self.due.insert(Trigger::Change);
+        }
         // If a revocation or a handover has made progress, it goes on at once. Otherwise it waits for the schedule.
         let Runtime { ledger, settings, .. } = &self.runtime;
         if ledger.revoked() != before || ledger.state().hands_over(&settings.policy.clusters) {
@@ -319,28 +341,46 @@ impl Loop {
             self.due.insert(if is_hurried { Trigger::Change } else { Trigger::Schedule });
         }
         if trigger == Trigger::Order {
+            let waiters = &mut self.waiters;
+            waiters.reads.append(&mut waiters.orders);
+        }
+        if trigger == Trigger::Order || !is_sliced {
             self.answer_orders(&report).await;
-        } else if trigger.asks() && !is_sliced {
-            self.waiters.answer_syncs(&report);
-            let mut later = std::mem::take(&mut self.waiters.later_syncs);
-            later.retain(|reply| !reply.is_closed());
-            if !later.is_empty() {
-                self.begin_sync(later);
-            }
+        }
+        if trigger.asks() && !is_sliced {
+            self.answer_syncs(&report);
+            self.answer_rests();
         }
         Ok(())
     }
 
-    /// Requests a cycle for these callers, in which every read of a source begins after this moment.
-    fn begin_sync(&mut self, replies: Vec<Reply<CycleReport>>) {
-        self.runtime.directories.begin_again();
-        self.waiters.syncs.extend(replies);
-        self.due.insert(Trigger::Sync);
+    fn answer_syncs(&mut self, report: &CycleReport) {
+        for (reads, reply) in self.waiters.syncs.drain(..) {
+            let reading = self.runtime.still_reading(self.runtime.directories.outstanding(&reads));
+            let _ = reply.send(Ok(CycleReport { reading, ..report.clone() }));
+        }
     }
 
+    /// Answers the callers for whom another source has answered, with the report of the last cycle.
+    fn answer_rests(&mut self) {
+        let Some(report) = self.runtime.ledger.last_cycle() else { return };
+        for (reads, reply) in std::mem::take(&mut self.waiters.rests) {
+            let outstanding = self.runtime.directories.outstanding(&reads);
+            if !outstanding.is_empty() && outstanding == reads {
+                self.waiters.rests.push((reads, reply));
+            } else {
+                let reading = self.runtime.still_reading(outstanding);
+                let _ = reply.send(Ok(CycleReport { reading, ..report.clone() }));
+            }
+        }
+    }
+
+    /// Answers the callers whose orders wait for no read.
     async fn answer_orders(&mut self, report: &CycleReport) {
-        let Runtime { ledger, settings, .. } = &self.runtime;
-        for (mut answer, reply) in self.waiters.orders.drain(..) {
+        let Runtime { ledger, settings, directories, .. } = &self.runtime;
+        let is_done = |waiter: &mut OrderWaiter| directories.outstanding(&waiter.reads).is_empty();
+        let answered: Vec<OrderWaiter> = self.waiters.reads.extract_if(.., is_done).collect();
+        for OrderWaiter { mut answer, reads: _, reply } in answered {
             let proofs = proof::of(ledger.state(), &settings.ledger(), &answer.revoked).await;
             let unread = proofs.as_ref().err().map(|error| {
                 let text = format!("the revocation is recorded, but its proof cannot be read: {}", chain(error));
@@ -404,15 +444,9 @@ impl Waiters {
     /// Answers the callers that wait for orders: the orders are recorded, and the next cycle carries them out. Callers
     /// that wait for a cycle learn of the stop when their reply is dropped.
     fn tell_that_it_stops(&mut self) {
-        for (answer, reply) in self.orders.drain(..) {
+        for OrderWaiter { answer, reads: _, reply } in self.orders.drain(..).chain(self.reads.drain(..)) {
             let text = "the daemon is stopping; the next cycle carries out the order".to_owned();
             let _ = reply.send(Ok(OrderAnswer { open: vec![RequestRefusal { exit_code: 1, text }], ..answer }));
-        }
-    }
-
-    fn answer_syncs(&mut self, report: &CycleReport) {
-        for reply in self.syncs.drain(..) {
-            let _ = reply.send(Ok(report.clone()));
         }
     }
 }

@@ -60,6 +60,7 @@ pub fn cycle(
         being_revoked: ledger.being_revoked(),
         away: BTreeMap::new(),
         realm: None,
+        reading: BTreeMap::new(),
         left_out: BTreeMap::new(),
     }
 }

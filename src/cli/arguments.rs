@@ -260,7 +260,7 @@ pub struct Sync {
     /// Run one cycle in this process, without a daemon
     #[arg(long)]
     pub once: bool,
-    /// Wait for the cycle's end (the default)
+    /// Wait for the cycle's end, and until all sources have answered (the default)
     #[arg(long)]
     pub wait: bool,
 }

@@ -25,7 +25,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("bursar plan --at 2027-03-01", "what falls due until that day"),
     ("bursar plan --json | jq .actions[0]", "the first action, as JSON"),
-    ("bursar sync", "asks the daemon for a cycle and waits for its end"),
+    ("bursar sync", "asks the daemon for a cycle and waits until all sources have answered"),
     ("bursar sync --once", "one cycle without a daemon"),
     ("bursar status", "sources, clusters, failures and refusals"),
     ("bursar status --json | jq .failing", "what fails, as JSON"),

@@ -112,12 +112,13 @@ fn text(status: &Status, origin: Option<&str>, now: Timestamp) -> String {
     lines.extend(unowned.iter().map(|unowned| clean(&unowned.to_string())));
     match last_cycle {
         Some(report) => {
-            // The current failures and the current progress are printed below. If a daemon runs, the clusters were
+            // The reads in progress are printed above, and the current failures and progress below. If a daemon runs, the clusters were
             // printed above.
             let report = crate::control::api::CycleReport {
                 away: if origin.is_none() { BTreeMap::new() } else { report.away.clone() },
                 failing: Vec::new(),
                 unfinished: Vec::new(),
+                reading: BTreeMap::new(),
                 pace: Vec::new(),
                 revocations: Vec::new(),
                 ..report.clone()

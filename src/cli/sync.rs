@@ -1,4 +1,5 @@
-//! `bursar sync`: runs a cycle now, in the daemon or, with `--once`, in this process.
+//! `bursar sync`: runs a cycle now, in the daemon or, with `--once`, in this process. If a source of the daemon reads
+//! for long, the report of the first cycle is printed at once, and those of the cycles that take later answers follow.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,8 +11,9 @@ use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{local, output};
-use crate::control::api::{Away, CycleReport, Failing};
-use crate::control::client::ControlClient;
+use crate::control::api::{Away, CycleReport, Failing, Status};
+use crate::control::client::{ClientError, ControlClient};
+use crate::plan::wording::counted_entries;
 
 /// How often `sync` asks how many accounts are left.
 const LOOK: Duration = Duration::from_secs(5);
@@ -22,10 +24,15 @@ pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Fai
         Box::pin(local::cycle(context.settings()?)).await?
     } else {
         let daemon = context.daemon()?;
-        tokio::select! {
-            report = daemon.sync() => report?,
-            never = show(&daemon, &progress) => match never {},
+        let mut report = shown(&daemon, &progress, daemon.sync()).await?;
+        while !report.reading.is_empty() {
+            // A program gets one document.
+            if !context.global.json {
+                progress.suspend(|| output::line(text(&report)));
+            }
+            report = shown(&daemon, &progress, daemon.sync_rest(&report.reading)).await?;
         }
+        report
     };
     progress.finish_and_clear();
     if context.global.json {
@@ -36,13 +43,28 @@ pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Fai
     Ok(Exit::of(report.exit_code()))
 }
 
-/// Shows how many accounts are left, until the caller drops the future.
+/// Waits for a report, and shows the progress meanwhile.
+async fn shown(
+    daemon: &ControlClient,
+    progress: &ProgressBar,
+    report: impl Future<Output = Result<CycleReport, ClientError>>,
+) -> Result<CycleReport, ClientError> {
+    tokio::select! {
+        report = report => report,
+        never = show(daemon, progress) => match never {},
+    }
+}
+
+/// Shows the reads in progress and how many accounts are left, until the caller drops the future.
 async fn show(daemon: &ControlClient, progress: &ProgressBar) -> Infallible {
     loop {
         tokio::time::sleep(LOOK).await;
-        let last = daemon.status().await.ok().and_then(|status| status.last_cycle);
-        if let Some((left, time)) = last.and_then(|last| Some((last.left, last.remaining()?))) {
+        let Ok(Status { reading, last_cycle, .. }) = daemon.status().await else { continue };
+        if let Some((left, time)) = last_cycle.and_then(|last| Some((last.left, last.remaining()?))) {
             progress.set_message(format!("{left} accounts are left, about {time:#}"));
+        } else if !reading.is_empty() {
+            let reading = reading.iter().map(|(source, entries)| format!("{source} ({})", counted_entries(*entries)));
+            progress.set_message(format!("reading {}", reading.collect::<Vec<_>>().join(", ")));
         }
     }
 }
@@ -63,6 +85,7 @@ pub(super) fn text(report: &CycleReport) -> String {
         "cycle {id} ({trigger}) ended {ended:.0}: {changed} changed by {actions} actions, \
          {unchanged} as they should be{rejected}{left}"
     )];
+    lines.extend(report.reading.iter().map(|(source, reading)| format!("source {source}: {reading}")));
     lines.extend(partial.iter().map(|(source, why)| format!("source {source} is partial: {}", clean(why))));
     lines.extend(report.away.iter().map(|(cluster, Away { why, tenants })| {
         let why = why.as_deref().map(|why| format!(": {}", clean(why))).unwrap_or_default();

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `GET /v1/status` | [`Status`] |
 //! | `GET /v1/plan`, or `POST` with a [`PlanRequest`] | [`PlanAnswer`] |
-//! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done |
+//! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done; `reading` has the sources that have not answered yet |
+//! | `POST /v1/sync/rest` with that `reading` | the [`CycleReport`] of the cycle that used the next answer, with the rest of `reading` |
 //! | `POST /v1/orders` with an array of `OrderRequest` | [`OrderAnswer`] |
 //! | `POST /v1/ensure` with an `EnsureRequest` | `EnsureAnswer`, at once |
 //! | `POST /v1/own/show` and `/v1/own/why` with an [`OwnRequest`] | as `bursar show` and `bursar why` with `--json` |
@@ -18,6 +19,7 @@
 pub mod proof;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 
 use jiff::{SignedDuration, Timestamp};
@@ -38,6 +40,7 @@ use crate::plan::pace::PolicyProgress;
 use crate::plan::quota::OverQuota;
 use crate::plan::revocation::RevocationProgress;
 use crate::plan::unknown::Unknown;
+use crate::plan::wording::counted_entries;
 use crate::report::unfinished::Unfinished;
 use crate::report::who::what::What;
 use crate::snapshot::RejectedEntry;
@@ -282,9 +285,34 @@ pub struct CycleReport {
     /// Why nothing could be done in the realm that Bursar writes to.
     #[serde(default)]
     pub realm: Option<String>,
+    /// Sources that have not answered yet. Their last answers were used; the cycle that takes the next ones follows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reading: BTreeMap<String, StillReading>,
     /// In older rows of the ledger: the number of entries that each list had in addition to those that are kept.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<String, u64>,
+}
+
+/// A source whose read is in progress.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StillReading {
+    /// The number of entries received so far.
+    pub entries: u64,
+    /// When the source was last read.
+    pub last: Option<Timestamp>,
+    /// The number of the caller's request for the present state of the source; 0 if the caller made none.
+    pub request: u64,
+}
+
+impl fmt::Display for StillReading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entries, last, request: _ } = self;
+        write!(f, "still reading, {}; ", counted_entries(*entries))?;
+        match last {
+            Some(at) => write!(f, "the last answer of {at:.0} is used"),
+            None => f.write_str("there is no earlier answer"),
+        }
+    }
 }
 
 /// An unreachable cluster.

@@ -1,6 +1,7 @@
 //! `bursar`'s end of the control socket: sends one request and returns its answer. If no answer comes, the error says
 //! whether the daemon does not run, refuses, or broke the connection.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, Status, WhoRequest};
+use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, Status, StillReading, WhoRequest};
 use crate::orders::request::{EnsureAnswer, EnsureRequest, OrderRequest, RequestRefusal};
 
 /// Why there is no answer.
@@ -71,9 +72,15 @@ impl ControlClient {
         self.post("/v1/plan", request).await
     }
 
-    /// Starts a cycle, and returns its report when it has ended.
+    /// Starts a cycle, and returns its report when it has ended. The report names the sources that have not answered
+    /// yet.
     pub async fn sync(&self) -> Result<CycleReport, ClientError> {
         self.answer(self.http.post(url("/v1/sync"))).await
+    }
+
+    /// Waits until one of these sources has answered, and returns the report of the cycle that used the answer.
+    pub async fn sync_rest(&self, reading: &BTreeMap<String, StillReading>) -> Result<CycleReport, ClientError> {
+        self.post("/v1/sync/rest", reading).await
     }
 
     /// Gives orders, and waits for the cycle that carries them out.

@@ -1,6 +1,7 @@
 //! The daemon's end of the control socket: identifies the peer, parses the request, passes it to the event loop and
 //! sends back the loop's answer. It decides nothing except who may ask, and writes nothing.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -18,7 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, Status, WhoRequest};
+use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, Status, StillReading, WhoRequest};
 use super::caller::{Caller, Peer};
 use super::connections;
 use crate::orders::ensure::Asker;
@@ -39,6 +40,8 @@ pub enum Request {
     Plan(PlanRequest, bool, Reply<PlanAnswer>),
     /// Runs a cycle that begins after this request.
     Sync(Reply<CycleReport>),
+    /// Waits until a cycle has used the answer of one of these sources.
+    SyncRest(BTreeMap<String, StillReading>, Reply<CycleReport>),
     /// Orders of the administrator with this name.
     Orders(String, Vec<OrderRequest>, Reply<OrderAnswer>),
     /// A request for an account.
@@ -64,6 +67,7 @@ impl Request {
         match self {
             Self::Alive(reply) | Self::Metrics(reply) => reply.is_closed(),
             Self::Status(reply) => reply.is_closed(),
+            Self::SyncRest(_, reply) => reply.is_closed(),
             Self::Plan(_, _, reply) => reply.is_closed(),
             Self::Ensure(_, _, reply) => reply.is_closed(),
             Self::Own(_, _, _, reply) | Self::Who(_, _, reply) => reply.is_closed(),
@@ -77,7 +81,7 @@ impl Request {
             Self::Alive(reply) | Self::Metrics(reply) => drop(reply.send(Err(refusal))),
             Self::Status(reply) => drop(reply.send(Err(refusal))),
             Self::Plan(_, _, reply) => drop(reply.send(Err(refusal))),
-            Self::Sync(reply) => drop(reply.send(Err(refusal))),
+            Self::Sync(reply) | Self::SyncRest(_, reply) => drop(reply.send(Err(refusal))),
             Self::Orders(_, _, reply) => drop(reply.send(Err(refusal))),
             Self::Ensure(_, _, reply) => drop(reply.send(Err(refusal))),
             Self::Own(_, _, _, reply) | Self::Who(_, _, reply) => drop(reply.send(Err(refusal))),
@@ -139,6 +143,7 @@ fn routes(sender: mpsc::Sender<Request>) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/plan", post(plan).get(|sender, caller| plan(sender, caller, Ok(Json(PlanRequest::default())))))
         .route("/v1/sync", post(sync))
+        .route("/v1/sync/rest", post(sync_rest))
         .route("/v1/orders", post(orders))
         .route("/v1/ensure", post(ensure))
         .route("/v1/own/show", post(|caller, sender, body| own(Question::Show, caller, sender, body)))
@@ -186,6 +191,16 @@ async fn plan(State(sender): Sender, Extension(caller): By, body: Body<PlanReque
 async fn sync(State(sender): Sender, Extension(caller): By) -> JsonResult<CycleReport> {
     administrator(caller)?;
     ask(&sender, Request::Sync).await
+}
+
+async fn sync_rest(
+    State(sender): Sender,
+    Extension(caller): By,
+    body: Body<BTreeMap<String, StillReading>>,
+) -> JsonResult<CycleReport> {
+    administrator(caller)?;
+    let reading = parsed(body)?;
+    ask(&sender, |reply| Request::SyncRest(reading, reply)).await
 }
 
 async fn orders(

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::inbox::{self, Event};
-use super::{DaemonError, Loop};
+use super::{DaemonError, Loop, OrderWaiter};
 use crate::control::api::OrderAnswer;
 use crate::cycle;
 use crate::errors::chain;
@@ -64,10 +64,10 @@ impl Loop {
     pub(super) async fn without_disk(&mut self, error: &StoreError, trigger: Trigger) -> Result<(), DaemonError> {
         let refusal = self.stuck(error);
         let waiters = &mut self.waiters;
-        for reply in waiters.syncs.drain(..).chain(waiters.later_syncs.drain(..)) {
+        for (_, reply) in waiters.syncs.drain(..).chain(waiters.rests.drain(..)) {
             let _ = reply.send(Err(refusal.clone()));
         }
-        for (answer, reply) in self.waiters.orders.drain(..) {
+        for OrderWaiter { answer, reads: _, reply } in waiters.orders.drain(..).chain(waiters.reads.drain(..)) {
             let text = "the ledger takes no writes; the order is carried out when it does again".to_owned();
             let _ = reply.send(Ok(OrderAnswer { open: vec![RequestRefusal { exit_code: 1, text }], ..answer }));
         }

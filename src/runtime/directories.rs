@@ -1,6 +1,6 @@
 //! Reads the directories: decides which of them a cycle asks and how much, and follows those that report their changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -20,6 +20,9 @@ use crate::snapshot::{Comparison, DirectorySnapshot, SourceRead};
 use bursar_directory::ldap::follow::follow;
 use bursar_directory::{Known, LastRead, Pass, SourceConfig, SyncCache};
 
+/// Requests for the present state of sources: the number of the request, by source. 0 means that nobody asked.
+pub(crate) type ReadRequests = BTreeMap<String, u64>;
+
 pub struct Directories {
     sources: Vec<SourceConfig>,
     /// What is cached of the sources between two cycles.
@@ -30,6 +33,8 @@ pub struct Directories {
     /// The reads in progress.
     reads: Reads,
     lookups: LookUps,
+    /// Whether later cycles take the answers that come late.
+    has_later_cycles: bool,
 }
 
 /// A task that keeps the cache of a source up to date. It ends with the runtime.
@@ -58,7 +63,13 @@ impl Directories {
             changed: Arc::new(Notify::new()),
             reads: Reads::default(),
             lookups: LookUps::default(),
+            has_later_cycles: false,
         }
+    }
+
+    /// Lets no cycle wait for a slow source, because a later cycle takes its answer.
+    pub(crate) fn expect_later_cycles(&mut self) {
+        self.has_later_cycles = true;
     }
 
     pub(super) fn keep_nothing(&mut self) {
@@ -76,11 +87,32 @@ impl Directories {
         }
     }
 
-    /// Begins each read in progress again when a cycle next reads its source, because an administrator asks for the
-    /// present state.
-    pub(crate) fn begin_again(&self) {
-        self.reads.outdate();
+    /// Records that an administrator asks for the present state of the sources for which `is_asked` is true. If one of
+    /// them is being read, another read follows. Returns the number of the request for each source.
+    pub(crate) fn request(&self, is_asked: impl Fn(&str) -> bool) -> ReadRequests {
         self.lookups.forget();
+        let asked = self.sources.iter().filter(|source| is_asked(&source.name));
+        asked.map(|source| (source.name.clone(), self.reads.request(&source.name))).collect()
+    }
+
+    /// Returns those of `requests` that are not answered yet. A source that is no longer configured will not answer.
+    pub(crate) fn outstanding(&self, requests: &ReadRequests) -> ReadRequests {
+        let is_outstanding = |source: &str, request: u64| {
+            self.sources.iter().any(|known| known.name == source) && self.reads.is_outstanding(source, request)
+        };
+        let outstanding = requests.iter().filter(|(source, request)| is_outstanding(source, **request));
+        outstanding.map(|(source, request)| (source.clone(), *request)).collect()
+    }
+
+    /// Whether a read is to begin at once, see [`Reads::is_due`].
+    pub(crate) fn has_due_reads(&self) -> bool {
+        self.sources.iter().any(|source| self.reads.is_due(&source.name))
+    }
+
+    /// Returns the sources without an answer in `snapshot` whose reads are in progress, as a request that nobody made.
+    pub(crate) fn still_reading(&self, snapshot: &DirectorySnapshot) -> ReadRequests {
+        let reading = snapshot.unasked.iter().filter(|source| self.reads.is_in_progress(source));
+        reading.map(|source| (source.clone(), 0)).collect()
     }
 
     /// Returns the progress of the reads.
@@ -108,8 +140,8 @@ impl Directories {
         }
     }
 
-    /// Reads the sources that the cycle asks. In a scheduled cycle, a slow source does not delay the others; another
-    /// cycle takes its answer. If the returned future is dropped, the reads go on.
+    /// Reads the sources that the cycle asks. A slow source does not delay the others: another cycle takes its answer.
+    /// If the returned future is dropped, the reads go on.
     pub(crate) async fn read(&self, trigger: Trigger, reader: Reader<'_>) -> DirectorySnapshot {
         let (due, unasked) = self.due(trigger, reader);
         self.reads.keep(&self.sources, reader.policy);
@@ -120,25 +152,27 @@ impl Directories {
             let (pass, known) = (pass.clone(), known(reader));
             self.reads.begin(ReadRequest { asked, source, pass, known, policy, now: reader.now, changed });
         }
-        // A cycle that somebody asks for waits for all sources; other cycles leave the slow sources to a later cycle.
-        // A login waits only briefly, because any user on the host can cause one.
+        // A login waits only briefly, because any user on the host can cause one. For an order or a change, there may be
+        // no answer of another source after which the wait ends.
         let patience = match trigger {
-            Trigger::Sync | Trigger::Order => Patience::Endless,
-            Trigger::Login => Patience::FromStart,
+            Trigger::Sync | Trigger::Order if !self.has_later_cycles => Patience::Endless,
+            Trigger::Login | Trigger::Order | Trigger::Change => Patience::FromStart,
             _ => Patience::AfterAnswer,
         };
         let wanted = self.sources.iter().map(|source| source.name.clone()).filter(|name| !unasked.contains(name));
         let wanted: BTreeSet<String> = wanted.collect();
         self.reads.wait(&wanted, patience).await;
-        let confirmed = async |reads: Vec<SourceRead>| {
+        let confirmed = async |reads: Vec<SourceRead>, outdated: BTreeSet<String>| {
             let answered: BTreeSet<String> = reads.iter().map(|read| read.source.clone()).collect();
             let others = unasked.union(&wanted).filter(|source| !answered.contains(*source)).cloned().collect();
             let mut snapshot = merge(reads, others, reader.policy, reader.ledger);
+            snapshot.outdated = outdated;
             let due = transition::due(reader.ledger, &snapshot, reader.policy, reader.now);
             // A command that runs once has no later cycle.
             let patience = if self.cache.is_none() { Patience::Endless } else { patience };
             let (sources, pass, known) = (&self.sources, &pass, known(reader));
-            let question = lookups::LookUpRequest { sources, pass, known, due, patience };
+            let changed = Arc::clone(&self.changed);
+            let question = lookups::LookUpRequest { sources, pass, known, due, patience, changed };
             self.lookups.confirm(question, &mut snapshot).await;
             snapshot
         };
@@ -177,18 +211,24 @@ impl Directories {
 
     /// Returns the sources that a cycle asks, and the names of the others. `Trigger::Change` asks only sources that
     /// report their changes or have answered meanwhile. A scheduled cycle skips a source until its interval is over,
-    /// and a cycle for a login skips a source that was read recently. All other cycles ask all sources, and so does
-    /// every cycle while an order waits for a read.
+    /// and a cycle for a login skips a source that was read recently. A cycle for orders asks only the sources that an
+    /// order waits for. All other cycles ask all sources. Every cycle also asks a source that an order waits for, or
+    /// whose next read was asked for during the last one.
     fn due(&self, trigger: Trigger, reader: Reader<'_>) -> (Vec<SourceConfig>, BTreeSet<String>) {
-        let waits = reader.ledger.waits_for_a_read();
+        let is_awaited =
+            |source: &SourceConfig| reader.ledger.waits_for(&source.name) || self.reads.is_due(&source.name);
         let is_live = |source: &SourceConfig| self.cache.as_ref().is_some_and(|cache| cache.live(source).is_some());
         let is_due = |source: &&SourceConfig| match trigger {
-            Trigger::Change if !waits => is_live(source) || self.reads.has_answered(&source.name),
-            Trigger::Schedule if !waits => {
+            _ if is_awaited(source) => true,
+            Trigger::Order => false,
+            Trigger::Change => {
+                is_live(source) || self.reads.has_answered(&source.name) || self.lookups.has_news(&source.name)
+            }
+            Trigger::Schedule => {
                 let known = reader.ledger.sources.get(&source.name);
                 known.is_none_or(|read| read.is_due(source.interval(), reader.now))
             }
-            Trigger::Login if !waits => {
+            Trigger::Login => {
                 let known = reader.ledger.sources.get(&source.name);
                 known.is_none_or(|read| read.is_due_for_logins(reader.now))
             }

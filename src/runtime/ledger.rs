@@ -171,7 +171,7 @@ impl Ledger {
         &self.backup
     }
 
-    pub(super) const fn last_cycle(&self) -> Option<&CycleReport> {
+    pub(crate) const fn last_cycle(&self) -> Option<&CycleReport> {
         self.last_cycle.as_ref()
     }
 

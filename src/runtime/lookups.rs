@@ -1,8 +1,10 @@
 //! Looks up accounts that reads no longer show, one task for each source. A cycle waits only briefly for a slow server:
-//! it takes the server's marks at once, and only the absences wait. An order aborts no look-up.
+//! it takes the server's marks at once, and only the absences wait. An answer that comes later starts another cycle. No
+//! order aborts a look-up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bursar_directory::confirm::look_up;
@@ -12,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::reads::{LOOK, PATIENCE, Patience, now};
+use super::reads::{Attended, LOOK, PATIENCE, Patience, now};
 use crate::identity::DirectoryId;
 use crate::snapshot::proof::{Due, Proof, Verdict};
 use crate::snapshot::{Completeness, DirectorySnapshot};
@@ -28,6 +30,8 @@ const DISAGREED: Duration = Duration::from_mins(5);
 pub(super) struct LookUps {
     sources: Arc<Mutex<BTreeMap<String, LookUp>>>,
     answered: Arc<Notify>,
+    /// Whether a cycle waits for answers.
+    attended: Arc<AtomicBool>,
 }
 
 /// The look-ups of one source.
@@ -57,18 +61,26 @@ pub(super) struct LookUpRequest<'a> {
     /// The accounts whose absence would be due, by source.
     pub(super) due: BTreeMap<String, Vec<Due>>,
     pub(super) patience: Patience,
+    /// Notified of answers for which no cycle waits.
+    pub(super) changed: Arc<Notify>,
 }
 
 impl LookUps {
-    /// Drops all answers and look-ups, because an administrator asks for the present state.
+    /// Drops all answers, because an administrator asks for the present state. Look-ups in progress go on.
     pub(super) fn forget(&self) {
-        self.sources.lock().clear();
+        self.sources.lock().values_mut().for_each(|look_up| look_up.answers.clear());
+    }
+
+    /// Whether there are answers about accounts of `source` that no read was judged by yet.
+    pub(super) fn has_news(&self, source: &str) -> bool {
+        let sources = self.sources.lock();
+        sources.get(source).is_some_and(|look_up| look_up.answers.values().any(|answer| !answer.is_used))
     }
 
     /// Records in `snapshot` what the servers answer about the accounts that are due. Accounts for which no answer has
     /// arrived when the patience is over are `unanswered`.
     pub(super) async fn confirm(&self, question: LookUpRequest<'_>, snapshot: &mut DirectorySnapshot) {
-        let LookUpRequest { sources, pass, known, mut due, patience } = question;
+        let LookUpRequest { sources, pass, known, mut due, patience, changed } = question;
         let mut wanted = BTreeMap::new();
         for read in snapshot.reads.iter_mut().filter(|read| read.completeness == Completeness::Complete) {
             let Some(source) = sources.iter().find(|source| source.name == read.source) else { continue };
@@ -77,7 +89,8 @@ impl LookUps {
             }
             let due = due.remove(&read.source).unwrap_or_default();
             wanted.insert(read.source.clone(), due.iter().map(|due| due.id.clone()).collect::<BTreeSet<_>>());
-            self.begin(source, pass, &known, &due, read.server.clone().unwrap_or_default());
+            let server = read.server.clone().unwrap_or_default();
+            self.begin(source, (pass, &known, &changed), &due, server);
         }
         self.wait(&wanted, patience).await;
         for read in &mut snapshot.reads {
@@ -90,7 +103,13 @@ impl LookUps {
 
     /// Asks for the accounts without an answer, unless a look-up of the source is in progress. Answers about accounts
     /// that are no longer due are dropped, because a read has shown them since.
-    fn begin(&self, source: &SourceConfig, pass: &Pass, known: &Known, due: &[Due], server: String) {
+    fn begin(
+        &self,
+        source: &SourceConfig,
+        (pass, known, changed): (&Pass, &Known, &Arc<Notify>),
+        due: &[Due],
+        server: String,
+    ) {
         let mut sources = self.sources.lock();
         if sources.get(&source.name).is_some_and(|look_up| look_up.source != *source) {
             sources.remove(&source.name);
@@ -107,6 +126,7 @@ impl LookUps {
         of_source.asked = missing.iter().map(|due| due.id.clone()).collect();
         of_source.began = began;
         let (all, answered) = (Arc::clone(&self.sources), Arc::clone(&self.answered));
+        let (attended, changed) = (Arc::clone(&self.attended), Arc::clone(changed));
         let (source, pass, marks) = (source.clone(), pass.clone(), known.clone());
         let asking = async move {
             let mut proofs = look_up(&source, &pass, &marks, missing, server).await.unwrap_or_default();
@@ -118,12 +138,16 @@ impl LookUps {
                 }
             }
             answered.notify_one();
+            if !attended.load(Ordering::Relaxed) {
+                changed.notify_one();
+            }
         };
         of_source.task = Some(AbortOnDropHandle::new(tokio::spawn(asking)));
     }
 
     /// Waits until no look-up of `wanted` is in progress, or until the patience is over.
     async fn wait(&self, wanted: &BTreeMap<String, BTreeSet<DirectoryId>>, patience: Patience) {
+        let _attended = Attended::by(&self.attended);
         loop {
             let first = {
                 let sources = self.sources.lock();
@@ -195,7 +219,7 @@ mod tests {
 
     fn question<'a>(sources: &'a [SourceConfig], due: &[Due], patience: Patience) -> LookUpRequest<'a> {
         let due = BTreeMap::from([("people".to_owned(), due.to_vec())]);
-        LookUpRequest { sources, pass: &Pass::Once, known: Known::new(), due, patience }
+        LookUpRequest { sources, pass: &Pass::Once, known: Known::new(), due, patience, changed: Arc::default() }
     }
 
     fn snapshot() -> DirectorySnapshot {
@@ -226,6 +250,7 @@ mod tests {
             let read = &read.reads[0];
             assert_eq!((read.unanswered.len(), read.proofs.as_ref().map(BTreeMap::len)), (2, Some(0)));
         }
+        look_ups.forget();
         assert!(look_ups.sources.lock()["people"].is_running(), "the first look-up goes on");
         drop(connection);
     }

@@ -12,6 +12,7 @@ pub mod realm;
 mod review;
 mod status;
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,12 +25,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::clusters::{Clusters, Context};
-use self::directories::{Directories, Reader};
+use self::directories::{Directories, ReadRequests, Reader};
 use self::ledger::Ledger;
 pub(crate) use self::reads::ReadProgress;
 use self::realm::RealmTarget;
 use crate::contract::Sealer;
-use crate::control::api::OrderAnswer;
+use crate::control::api::{OrderAnswer, StillReading};
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::orders::request::OrderRequest;
@@ -363,12 +364,33 @@ impl Runtime {
 
     /// Records orders. The next cycle carries them out.
     pub async fn order(&mut self, actor: &str, requests: &[OrderRequest]) -> Result<OrderAnswer, RuntimeError> {
+        Ok(self.order_reads(actor, requests).await?.0)
+    }
+
+    /// Like [`Self::order`]. Also returns the reads that carry the orders out; none if the orders need no read.
+    pub(crate) async fn order_reads(
+        &mut self,
+        actor: &str,
+        requests: &[OrderRequest],
+    ) -> Result<(OrderAnswer, ReadRequests), RuntimeError> {
         let waiting = reads_ordered(self.ledger.state());
         let answer = self.ledger.order(&self.settings.policy, actor, requests).await?;
-        if reads_ordered(self.ledger.state()) > waiting {
-            self.directories.begin_again();
+        let ledger = self.ledger.state();
+        if reads_ordered(ledger) == waiting {
+            return Ok((answer, ReadRequests::new()));
         }
-        Ok(answer)
+        Ok((answer, self.directories.request(|source| ledger.waits_for(source))))
+    }
+
+    /// Returns how far the reads are that `requests` wait for, by source.
+    pub(crate) fn still_reading(&self, requests: ReadRequests) -> BTreeMap<String, StillReading> {
+        let (counts, sources) = (self.directories.progress().counts(), &self.ledger.state().sources);
+        let of = |(source, request): (String, u64)| {
+            let entries = counts.get(&source).copied().unwrap_or_default();
+            let last = sources.get(&source).map(|known| known.read_at);
+            (source, StillReading { entries, last, request })
+        };
+        requests.into_iter().map(of).collect()
     }
 }
 

@@ -1,6 +1,8 @@
 //! Runs each read of a directory as a task. A cycle takes the reads that have finished; each read that finishes later
-//! starts another cycle. So a change in one directory does not wait for another directory whose read takes minutes, and
-//! an order aborts no read.
+//! starts another cycle. So a change in one directory does not wait for another directory whose read takes minutes.
+//!
+//! Only another configuration ends a read early. If an administrator asks for the present state, a read in progress may
+//! already have passed an entry that changed since: its answer is used, and another read follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -30,7 +32,7 @@ pub(super) enum Patience {
     Endless,
     /// For [`PATIENCE`] after the first has answered.
     AfterAnswer,
-    /// For [`PATIENCE`].
+    /// For [`PATIENCE`], and no longer than [`Self::AfterAnswer`].
     FromStart,
 }
 /// How often a waiting cycle checks whether a read ended without an answer.
@@ -39,7 +41,7 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 /// The reads that are in progress, or finished and not taken yet.
 #[derive(Default)]
 pub(super) struct Reads {
-    tasks: Mutex<BTreeMap<String, Reading>>,
+    sources: Mutex<BTreeMap<String, SourceReads>>,
     answers: Arc<FinishedReads>,
     progress: ReadProgress,
 }
@@ -80,11 +82,23 @@ impl Drop for Counted {
     }
 }
 
+/// The reads of one source. Requests are those of administrators for the present state; they are counted.
+#[derive(Default)]
+struct SourceReads {
+    /// The read that is in progress, or whose answer is not taken yet.
+    reading: Option<Reading>,
+    requests: u64,
+    /// How many requests the last read knew when it began.
+    begun: u64,
+    /// The same for the last read whose answer was taken.
+    taken: u64,
+    /// Whether a full read was asked for while a read of changes was in progress.
+    is_whole_due: bool,
+}
+
 struct Reading {
     terms: Arc<Terms>,
     whole: bool,
-    /// Whether an administrator has asked for a read that begins after this one.
-    is_outdated: bool,
     task: AbortOnDropHandle<()>,
 }
 
@@ -109,7 +123,10 @@ impl Terms {
 }
 
 struct FinishedRead {
+    /// The same value as in the [`Reading`], which tells the answer from that of another read of the source.
     terms: Arc<Terms>,
+    /// How many requests the read knew when it began.
+    requests: u64,
     at: Instant,
     /// What the server had pushed when the read began.
     pushed: Option<Arc<Kept>>,
@@ -151,35 +168,62 @@ impl Reads {
 
     /// Drops reads and answers that were asked for under another configuration.
     pub(super) fn keep(&self, sources: &[SourceConfig], policy: &Policy) {
-        self.tasks.lock().retain(|_, reading| reading.terms.are_in_force(sources, policy));
+        for reads in self.sources.lock().values_mut() {
+            reads.reading = reads.reading.take().filter(|reading| reading.terms.are_in_force(sources, policy));
+        }
         self.answers.reads.lock().retain(|_, answer| answer.terms.are_in_force(sources, policy));
     }
 
-    /// Marks every read that is in progress or not taken yet, so that its source is read again. An administrator asks
-    /// for the present state, and such a read may have passed an entry before the entry changed.
-    pub(super) fn outdate(&self) {
-        self.tasks.lock().values_mut().for_each(|reading| reading.is_outdated = true);
+    /// Records that an administrator asks for the present state of `source`. The next read to begin knows of it, and so
+    /// does [`Self::is_outstanding`], by the returned number of requests.
+    pub(super) fn request(&self, source: &str) -> u64 {
+        let mut sources = self.sources.lock();
+        let reads = sources.entry(source.to_owned()).or_default();
+        reads.requests += 1;
+        reads.requests
     }
 
-    /// Begins to read a source, unless such a read is in progress. A full read replaces a read of changes.
+    /// Whether no answer to the request with this number was taken yet, and one will come.
+    pub(super) fn is_outstanding(&self, source: &str, request: u64) -> bool {
+        self.sources.lock().get(source).is_some_and(|reads| {
+            let is_coming = || reads.begun < request || self.is_running(source, reads) || self.has_answered(source);
+            reads.taken < request && is_coming()
+        })
+    }
+
+    /// Whether a read of `source` is in progress.
+    pub(super) fn is_in_progress(&self, source: &str) -> bool {
+        self.sources.lock().get(source).is_some_and(|reads| self.is_running(source, reads))
+    }
+
+    /// Whether another read of `source` is to begin at once: an administrator has asked for it, or the schedule for a
+    /// full one, and the read that was then in progress has ended.
+    pub(super) fn is_due(&self, source: &str) -> bool {
+        let is_wanted = |reads: &SourceReads| reads.begun < reads.requests || reads.is_whole_due;
+        self.sources.lock().get(source).is_some_and(|reads| is_wanted(reads) && !self.is_running(source, reads))
+    }
+
+    /// Begins to read a source, unless a read of it is in progress, or an answer that is not outdated was not taken yet.
     pub(super) fn begin(&self, question: ReadRequest<'_>) {
         let ReadRequest { asked, source, pass, known, policy, now, changed } = question;
         let name = source.name.clone();
-        let answered = self.has_answered(&name);
-        let mut tasks = self.tasks.lock();
-        let pass = match pass {
-            // If an outdated read is the scheduled full read, the read that replaces it is full too.
-            Pass::Changes(cache) if tasks.get(&name).is_some_and(|reading| reading.whole) => Pass::Whole(cache),
-            pass => pass,
-        };
-        let whole = matches!(pass, Pass::Whole(_));
-        let goes_on = |reading: &Reading| {
-            !reading.is_outdated && (reading.whole || !whole) && (answered || !reading.task.is_finished())
-        };
-        if tasks.get(&name).is_some_and(goes_on) {
+        let mut sources = self.sources.lock();
+        let reads = sources.entry(name.clone()).or_default();
+        let is_whole = matches!(pass, Pass::Whole(_));
+        let is_enough = !is_whole || reads.reading.as_ref().is_some_and(|reading| reading.whole);
+        if self.is_running(&name, reads) {
+            reads.is_whole_due |= !is_enough;
             return;
         }
-        self.answers.reads.lock().remove(&name);
+        if is_enough && !reads.is_whole_due && reads.begun == reads.requests && self.has_answered(&name) {
+            return;
+        }
+        let pass = match pass {
+            Pass::Changes(cache) if reads.is_whole_due => Pass::Whole(cache),
+            pass => pass,
+        };
+        let (whole, requests) = (matches!(pass, Pass::Whole(_)), reads.requests);
+        (reads.begun, reads.is_whole_due) = (requests, false);
         let (answers, terms) = (Arc::clone(&self.answers), Arc::new(Terms::of(asked, &policy)));
         let made_by = Arc::clone(&terms);
         let pushed = pass.cache().and_then(|cache| cache.live(&source));
@@ -197,7 +241,7 @@ impl Reads {
             let at = self::now();
             let of = |read: SourceRead| {
                 let (terms, pushed) = (Arc::clone(&made_by), pushed.clone());
-                (read.source.clone(), FinishedRead { terms, at, pushed, read })
+                (read.source.clone(), FinishedRead { terms, requests, at, pushed, read })
             };
             answers.reads.lock().extend(snapshot.reads.into_iter().map(of));
             answers.come.notify_one();
@@ -206,18 +250,17 @@ impl Reads {
             }
         };
         let task = AbortOnDropHandle::new(tokio::spawn(reading));
-        tasks.insert(name, Reading { terms, whole, is_outdated: false, task });
+        reads.reading = Some(Reading { terms, whole, task });
     }
 
-    /// Waits until all of `wanted` have answered, or until `patience` is over. The time since the first answer also
+    /// Waits until no read of `wanted` is in progress, or until `patience` is over. The time since the first answer also
     /// counts if an order cut an earlier cycle short; otherwise frequent orders would keep the answer from being used.
     pub(super) async fn wait(&self, wanted: &BTreeSet<String>, patience: Patience) {
-        let _attended = Attended::by(&self.answers);
-        let mut over = (patience == Patience::FromStart).then(|| now() + PATIENCE);
-        while !wanted.iter().all(|source| self.is_done(source)) {
-            if patience == Patience::AfterAnswer {
-                over = self.first_answer(wanted).map(|first| first + PATIENCE);
-            }
+        let _attended = Attended::by(&self.answers.attended);
+        let latest = (patience == Patience::FromStart).then(|| now() + PATIENCE);
+        while wanted.iter().any(|source| self.is_in_progress(source)) {
+            let first = self.first_answer(wanted).filter(|_| patience != Patience::Endless);
+            let over = first.map(|first| first + PATIENCE).into_iter().chain(latest).min();
             tokio::select! {
                 () = self.answers.come.notified() => {}
                 () = sleep(LOOK) => {}
@@ -238,38 +281,68 @@ impl Reads {
         pushed.is_some_and(|before| cache.live(source).is_some_and(|now| !Arc::ptr_eq(before, &now)))
     }
 
-    /// Passes the answers to `confirm`, in the order of `sources`, and forgets them when `confirm` is done. If the
-    /// cycle is cut short before that, the next cycle takes the answers.
-    pub(super) async fn take<T>(&self, sources: &[SourceConfig], confirm: impl AsyncFnOnce(Vec<SourceRead>) -> T) -> T {
-        let answered: Vec<SourceRead> = {
+    /// Passes the answers to `confirm`, in the order of `sources`, with the names of the sources that have not answered
+    /// the last request of an administrator. Forgets the answers when `confirm` is done. If the cycle is cut short before
+    /// that, the next cycle takes the answers.
+    pub(super) async fn take<T>(
+        &self,
+        sources: &[SourceConfig],
+        confirm: impl AsyncFnOnce(Vec<SourceRead>, BTreeSet<String>) -> T,
+    ) -> T {
+        let (mut answered, mut taken) = (Vec::new(), BTreeMap::new());
+        {
             let answers = self.answers.reads.lock();
-            sources.iter().filter_map(|source| Some(answers.get(&source.name)?.read.clone())).collect()
+            for answer in sources.iter().filter_map(|source| answers.get(&source.name)) {
+                answered.push(answer.read.clone());
+                taken.insert(answer.read.source.clone(), (Arc::clone(&answer.terms), answer.requests));
+            }
+        }
+        let outdated = self.outdated(|source| taken.get(source).map(|(_, requests)| *requests));
+        let confirmed = confirm(answered, outdated).await;
+        // Meanwhile, a read that followed may have answered.
+        let is_taken = |name: &String, terms: &Arc<Terms>| {
+            taken.get(name).is_some_and(|(of_taken, _)| Arc::ptr_eq(of_taken, terms))
         };
-        let names: BTreeSet<String> = answered.iter().map(|read| read.source.clone()).collect();
-        let confirmed = confirm(answered).await;
-        self.answers.reads.lock().retain(|name, _| !names.contains(name));
-        self.tasks.lock().retain(|name, reading| !reading.task.is_finished() && !names.contains(name));
+        self.answers.reads.lock().retain(|name, answer| !is_taken(name, &answer.terms));
+        let mut all = self.sources.lock();
+        for (name, reads) in &mut *all {
+            reads.taken = taken.get(name).map_or(reads.taken, |(_, requests)| reads.taken.max(*requests));
+            reads.reading = reads.reading.take().filter(|reading| !is_taken(name, &reading.terms));
+        }
         confirmed
     }
 
-    fn is_done(&self, source: &str) -> bool {
-        self.has_answered(source) || self.tasks.lock().get(source).is_none_or(|reading| reading.task.is_finished())
+    /// Returns the sources that have not answered the last request. `taking` returns how many requests the read knew
+    /// whose answer is being taken.
+    fn outdated(&self, taking: impl Fn(&str) -> Option<u64>) -> BTreeSet<String> {
+        let sources = self.sources.lock();
+        let outdated = sources.iter().filter(|(name, reads)| taking(name).unwrap_or(reads.taken) < reads.requests);
+        outdated.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Whether a read is in progress. It may have answered a moment before its task ends.
+    fn is_running(&self, source: &str, reads: &SourceReads) -> bool {
+        reads.reading.as_ref().is_some_and(|reading| {
+            let answers = self.answers.reads.lock();
+            let has_answered = answers.get(source).is_some_and(|answer| Arc::ptr_eq(&answer.terms, &reading.terms));
+            !has_answered && !reading.task.is_finished()
+        })
     }
 }
 
 /// A cycle waits for answers until this value is dropped.
-struct Attended<'a>(&'a FinishedReads);
+pub(super) struct Attended<'a>(&'a AtomicBool);
 
 impl<'a> Attended<'a> {
-    fn by(answers: &'a FinishedReads) -> Self {
-        answers.attended.store(true, Ordering::Relaxed);
-        Self(answers)
+    pub(super) fn by(attended: &'a AtomicBool) -> Self {
+        attended.store(true, Ordering::Relaxed);
+        Self(attended)
     }
 }
 
 impl Drop for Attended<'_> {
     fn drop(&mut self) {
-        self.0.attended.store(false, Ordering::Relaxed);
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 
@@ -287,7 +360,6 @@ pub(super) mod tests {
     use bursar_directory::sync::mirror::Mirror;
     use bursar_directory::{LastRead, Preset};
     use tokio::net::TcpListener;
-    use tokio::time::timeout;
 
     use super::*;
     use crate::identity::AccountKind;
@@ -323,19 +395,20 @@ pub(super) mod tests {
         reads.begin(question(&asked, Pass::Once, before.clone()));
         let answer = |policy: &Policy| {
             let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
-            let answer = FinishedRead { terms: Arc::new(Terms::of(&asked, policy)), at: now(), pushed: None, read };
+            let terms = Arc::new(Terms::of(&asked, policy));
+            let answer = FinishedRead { terms, requests: 0, at: now(), pushed: None, read };
             reads.answers.reads.lock().insert("people".to_owned(), answer);
         };
         answer(&before);
         let other_site = Policy { site: "other".to_owned(), ..before.clone() };
         reads.keep(&sources, &other_site);
-        assert!(reads.has_answered("people") && reads.tasks.lock().len() == 1, "the entries are the same");
+        assert!(reads.has_answered("people") && reads.is_in_progress("people"), "the entries are the same");
         let mut after = before;
         for class in after.classes.values_mut() {
             class.home.iter_mut().for_each(|home| home.prefix = PathBuf::from("/data/home"));
         }
         reads.keep(&sources, &after);
-        assert!(!reads.has_answered("people") && reads.tasks.lock().is_empty());
+        assert!(!reads.has_answered("people") && !reads.is_in_progress("people"));
     }
 
     #[tokio::test]
@@ -351,8 +424,8 @@ pub(super) mod tests {
             kept
         };
         let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
-        let answer =
-            FinishedRead { terms: Arc::new(Terms::of(&asked, &policy())), at: now(), pushed: Some(pushed()), read };
+        let (terms, pushed_before) = (Arc::new(Terms::of(&asked, &policy())), Some(pushed()));
+        let answer = FinishedRead { terms, requests: 0, at: now(), pushed: pushed_before, read };
         reads.answers.reads.lock().insert("people".to_owned(), answer);
         assert!(!reads.is_behind(&asked, &cache));
         drop(pushed());
@@ -368,7 +441,8 @@ pub(super) mod tests {
         reads.begin(question(&slow, Pass::Once, policy()));
         let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
         let at = now().checked_sub(PATIENCE).expect("the host has run for two seconds");
-        let answer = FinishedRead { terms: Arc::new(Terms::of(&asked, &policy())), at, pushed: None, read };
+        let terms = Arc::new(Terms::of(&asked, &policy()));
+        let answer = FinishedRead { terms, requests: 0, at, pushed: None, read };
         reads.answers.reads.lock().insert("people".to_owned(), answer);
         let began = now();
         let wanted = BTreeSet::from(["people".to_owned(), "realm".to_owned()]);
@@ -376,23 +450,71 @@ pub(super) mod tests {
         assert!(began.elapsed() < PATIENCE && !reads.has_answered("realm"));
     }
 
+    /// Reads `people`, as a cycle would.
+    fn begin(reads: &Reads, asked: &SourceConfig, pass: Pass) {
+        reads.begin(question(asked, pass, policy()));
+    }
+
+    /// Takes the answers, and returns their sources and the outdated sources.
+    async fn taken(reads: &Reads, asked: &SourceConfig) -> (Vec<String>, BTreeSet<String>) {
+        let names = async |answered: Vec<SourceRead>, outdated: BTreeSet<String>| {
+            (answered.into_iter().map(|read| read.source).collect::<Vec<_>>(), outdated)
+        };
+        reads.take(std::slice::from_ref(asked), names).await
+    }
+
+    /// The terms of the read that is in progress or has just answered. Each read has its own value.
+    fn terms(reads: &Reads) -> Arc<Terms> {
+        let sources = reads.sources.lock();
+        Arc::clone(&sources["people"].reading.as_ref().expect("a read was begun").terms)
+    }
+
+    /// Lets the read that is in progress answer.
+    fn answer(reads: &Reads) {
+        let (terms, requests) = (terms(reads), reads.sources.lock()["people"].begun);
+        let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
+        let answer = FinishedRead { terms, requests, at: now(), pushed: None, read };
+        reads.answers.reads.lock().insert("people".to_owned(), answer);
+    }
+
     #[tokio::test]
-    async fn a_read_that_began_before_the_request_is_replaced() {
+    async fn a_request_ends_no_read_and_another_read_follows() {
         let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-        let connected = async || timeout(Duration::from_secs(30), silent.accept()).await.expect("a read connects");
         let asked = people(silent.local_addr().expect("the socket has an address"));
         let (reads, cache) = (Reads::default(), SyncCache::default());
-        let begin = |pass| reads.begin(question(&asked, pass, policy()));
-        begin(Pass::Whole(cache.clone()));
-        let first = connected().await;
-        begin(Pass::Changes(cache.clone()));
-        reads.outdate();
-        begin(Pass::Changes(cache.clone()));
-        // The read from before the request connected only once, so this is another read.
-        let second = connected().await;
-        assert!(reads.tasks.lock()["people"].whole, "the scheduled full read is not lost");
-        begin(Pass::Changes(cache));
-        assert!(!reads.tasks.lock()["people"].task.is_finished());
-        drop((first, second));
+        begin(&reads, &asked, Pass::Changes(cache.clone()));
+        let first = terms(&reads);
+        let request = reads.request("people");
+        begin(&reads, &asked, Pass::Changes(cache.clone()));
+        assert!(Arc::ptr_eq(&first, &terms(&reads)), "the first read goes on");
+        assert!(reads.is_in_progress("people") && !reads.is_due("people") && reads.is_outstanding("people", request));
+        answer(&reads);
+        assert!(reads.has_answered("people") && reads.is_due("people"));
+        begin(&reads, &asked, Pass::Changes(cache.clone()));
+        let (name, second) = ("people".to_owned(), terms(&reads));
+        assert!(!Arc::ptr_eq(&first, &second) && reads.is_in_progress("people"), "another read begins");
+        let outdated = BTreeSet::from([name.clone()]);
+        assert_eq!(taken(&reads, &asked).await, (vec![name.clone()], outdated), "the first answer is used");
+        assert!(Arc::ptr_eq(&second, &terms(&reads)) && reads.is_outstanding("people", request));
+        answer(&reads);
+        begin(&reads, &asked, Pass::Changes(cache));
+        assert!(Arc::ptr_eq(&second, &terms(&reads)), "its answer is used before the source is read again");
+        assert_eq!(taken(&reads, &asked).await, (vec![name], BTreeSet::new()));
+        assert!(!reads.is_outstanding("people", request) && !reads.is_due("people"));
+    }
+
+    #[tokio::test]
+    async fn a_full_read_follows_a_read_of_changes() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let asked = people(silent.local_addr().expect("the socket has an address"));
+        let (reads, cache) = (Reads::default(), SyncCache::default());
+        let is_whole = || reads.sources.lock()["people"].reading.as_ref().map(|reading| reading.whole);
+        begin(&reads, &asked, Pass::Changes(cache.clone()));
+        begin(&reads, &asked, Pass::Whole(cache.clone()));
+        assert_eq!((is_whole(), reads.is_due("people")), (Some(false), false), "the first read goes on");
+        answer(&reads);
+        assert!(reads.is_due("people"));
+        begin(&reads, &asked, Pass::Changes(cache));
+        assert_eq!((is_whole(), reads.is_due("people")), (Some(true), false));
     }
 }

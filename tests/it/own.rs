@@ -1,6 +1,7 @@
 //! What people see of their own accounts, and that they see nothing else: over the control socket by their uid, and in
 //! the cluster by their certificate.
 
+use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Output};
 
@@ -158,6 +159,7 @@ fn endless_requests_of_people_delay_neither_orders_nor_marks() {
     world.group("k8s-admins", &["askers-eve"]);
     world.tool("foo", 63_422, &["askers-eve"]);
     world.tool("bar", 63_423, &[]);
+    world.tool("baz", 63_424, &[]);
     assert!(world.cycle_by(Trigger::Schedule).failing.is_empty());
     world.stop();
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "bar")));
@@ -181,5 +183,21 @@ fn endless_requests_of_people_delay_neither_orders_nor_marks() {
     assert!(status(&world)["last_cycle"].is_object());
     daemon.notified("WATCHDOG=1");
     drop(asking);
+
+    // `bursar sync` does not wait for the directory that hangs before it uses the answer of the other one.
+    world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "baz")));
+    let printed = world.folder.join("sync.txt");
+    let file = File::create(&printed).expect("the folder is writable");
+    let mut sync = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    let sync = sync.arg("--config").arg(world.config()).arg("sync").stdout(file);
+    let mut sync = sync.spawn().expect("bursar is built");
+    let still = "source slow: still reading, 0 entries; there is no earlier answer";
+    wait_for("sync has printed its first cycle", DEADLINE, || {
+        fs::read_to_string(&printed).expect("the file exists").contains(still).then_some(())
+    });
+    is_suspended("baz").expect("baz is suspended when the first cycle is printed");
+    assert!(sync.try_wait().expect("the process is a child").is_none(), "sync waits for the other directory");
+    sync.kill().expect("the process still runs");
+    sync.wait().expect("the process was killed");
     daemon.stop();
 }

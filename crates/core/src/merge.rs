@@ -48,7 +48,7 @@ pub fn merge(
     let losers = uids_taken(&reads, &same_people(&reads), &owners);
     reject(&mut reads, losers, None);
     gids::withhold(&mut reads, &unasked, ledger, policy);
-    DirectorySnapshot { reads, unasked }
+    DirectorySnapshot { reads, unasked, outdated: BTreeSet::new() }
 }
 
 /// The reasons for which entries are rejected, by source and id.

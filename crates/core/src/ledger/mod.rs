@@ -235,6 +235,13 @@ impl LedgerState {
         self.orders.iter().any(|order| order.what.is_of_reads()) || self.marks.values().any(|mark| mark.accepted)
     }
 
+    /// Whether such an order waits for a read of `source`.
+    #[must_use]
+    pub fn waits_for(&self, source: &str) -> bool {
+        let is_decided = |order: &Order| order.is_decided_by(source, self);
+        self.marks.get(source).is_some_and(|mark| mark.accepted) || self.orders.iter().any(is_decided)
+    }
+
     /// Returns the time of the last request for the account, unless a wrong clock set it to a time after `now`.
     #[must_use]
     pub fn asked(&self, account: &AccountId, now: Timestamp) -> Option<Timestamp> {

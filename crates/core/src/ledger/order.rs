@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Suspension;
-use crate::identity::AccountId;
+use super::{LedgerState, Suspension};
+use crate::identity::{AccountId, DirectoryId};
 
 /// The actor, the reason, the ticket and the time of an order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -52,6 +52,38 @@ impl Order {
             | OrderKind::AdoptAccount
             | OrderKind::AdoptObject => None,
         }
+    }
+
+    /// Whether the order waits for `source`: a read of it carries the order out, or shows that the order cannot be
+    /// carried out.
+    #[must_use]
+    pub fn is_decided_by(&self, source: &str, ledger: &LedgerState) -> bool {
+        self.what.is_of_reads() && (self.has_account_in(source, ledger) || self.is_carried_out_by(source, ledger))
+    }
+
+    /// Whether a read of `source` carries the order out.
+    #[must_use]
+    pub fn is_carried_out_by(&self, source: &str, ledger: &LedgerState) -> bool {
+        match self.what {
+            OrderKind::AdoptUid => self.has_account_in(source, ledger),
+            OrderKind::AdoptAccount => self.may_have_entry_in(source, ledger),
+            OrderKind::Suspend | OrderKind::Resume | OrderKind::Revoke | OrderKind::Evict | OrderKind::AdoptObject => {
+                false
+            }
+        }
+    }
+
+    fn has_account_in(&self, source: &str, ledger: &LedgerState) -> bool {
+        ledger.accounts.get(&self.account).is_some_and(|account| account.source == source)
+    }
+
+    /// Whether `source` may have the entry that gets the account. If no rejected entry has the id, every source may
+    /// have it. Orders of older versions name no entry.
+    fn may_have_entry_in(&self, source: &str, ledger: &LedgerState) -> bool {
+        let Some(entry) = &self.object else { return true };
+        let is_meant = |id: &DirectoryId| id.0 == *entry;
+        let mut known = ledger.rejected.iter().filter(|known| known.id.as_ref().is_some_and(is_meant)).peekable();
+        known.peek().is_none() || known.any(|known| known.source == source)
     }
 
     fn moment(&self) -> Option<Timestamp> {

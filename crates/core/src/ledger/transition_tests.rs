@@ -58,7 +58,7 @@ impl Story {
     /// Runs a pass in which no source was due. Returns whether anything was written.
     fn unasked(&mut self) -> bool {
         let unasked = BTreeSet::from(["people".to_owned()]);
-        self.pass(&DirectorySnapshot { reads: Vec::new(), unasked })
+        self.pass(&DirectorySnapshot { unasked, ..DirectorySnapshot::default() })
     }
 
     /// Returns whether anything was written.
@@ -175,7 +175,8 @@ fn a_rejected_tool_loses_the_members_that_it_names_no_longer() {
 fn alone(story: &mut Story, entries: Vec<Entry>) {
     let read = SourceRead::complete("sso", [AccountKind::Tool], entries);
     story.now += MINUTE;
-    story.pass(&DirectorySnapshot { reads: vec![read], unasked: BTreeSet::from(["people".to_owned()]) });
+    let unasked = BTreeSet::from(["people".to_owned()]);
+    story.pass(&DirectorySnapshot { reads: vec![read], unasked, ..DirectorySnapshot::default() });
 }
 
 #[test]
@@ -546,6 +547,62 @@ fn a_former_entry_that_comes_back_is_rejected() {
     story.later(MINUTE, &[tool("9", "foo", 52503), tool("2", "bar", 52504), tool("1", "baz", 52505)]);
     assert_eq!(story.ledger.accounts, known);
     assert!(story.why_rejected().contains("its id belonged to tool:foo"), "{}", story.why_rejected());
+}
+
+#[test]
+fn an_order_waits_only_for_the_sources_that_decide_it() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
+    let others = |sources: &[&str]| sources.iter().map(|source| (*source).to_owned()).collect::<BTreeSet<String>>();
+    let hears = |story: &mut Story, source: &str, entries: &[Entry], unasked: &[&str], outdated: &[&str]| {
+        story.now += MINUTE;
+        let reads = vec![SourceRead::complete(source, story.kinds.clone(), entries.to_vec())];
+        story.pass(&DirectorySnapshot { reads, unasked: others(unasked), outdated: others(outdated) });
+    };
+    let (foo, bar, recreated) = (tool("1", "foo", 52503), tool("2", "bar", 52504), tool("9", "foo", 52503));
+    hears(&mut story, "guests", std::slice::from_ref(&recreated), &["people", "realm"], &[]);
+    let order = |story: &mut Story| {
+        adopt(story, "foo");
+        story.ledger.orders[0].object = Some("9".to_owned());
+    };
+    let waiting = |story: &Story| ["guests", "people", "realm"].map(|source| story.ledger.waits_for(source));
+    order(&mut story);
+    assert_eq!(waiting(&story), [true, true, false]);
+    // The own source was last read before the order, so nothing is decided.
+    hears(&mut story, "guests", std::slice::from_ref(&recreated), &["people", "realm"], &["people"]);
+    assert_eq!(story.ledger.orders.len(), 1);
+    // A read that began before the order still shows the own entry, which was removed since.
+    hears(&mut story, "people", &[foo, bar.clone()], &["guests", "realm"], &["people"]);
+    assert_eq!(story.ledger.orders.len(), 1);
+    hears(&mut story, "people", std::slice::from_ref(&bar), &["guests", "realm"], &[]);
+    assert_eq!(story.ledger.orders.len(), 1, "the new entry is adopted when its source is read");
+    hears(&mut story, "guests", std::slice::from_ref(&recreated), &["people", "realm"], &[]);
+    assert_eq!((story.ledger.orders.len(), story.account("foo").source.as_str()), (0, "guests"));
+    assert_eq!(waiting(&story), [false; 3]);
+
+    // The own entry exists, so the order ends, although the realm is never read.
+    hears(&mut story, "people", &[bar, tool("8", "foo", 52503)], &["guests", "realm"], &[]);
+    order(&mut story);
+    story.ledger.orders[0].object = Some("8".to_owned());
+    hears(&mut story, "guests", &[recreated], &["people", "realm"], &[]);
+    assert_eq!(story.ledger.orders.len(), 1, "the source of the entry has not answered");
+    hears(&mut story, "people", &[tool("2", "bar", 52504), tool("8", "foo", 52503)], &["guests", "realm"], &[]);
+    assert_eq!((story.ledger.orders.len(), story.events.last().map(String::as_str)), (0, Some("account not adopted")));
+}
+
+#[test]
+fn a_read_that_began_before_an_order_adopts_no_uid() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503)]);
+    let uid = |story: &Story| story.account("foo").posix.as_ref().map(|posix| posix.uid.get());
+    story.later(MINUTE, &[tool("1", "foo", 52999)]);
+    adopt(&mut story, "foo");
+    story.ledger.orders[0].what = OrderKind::AdoptUid;
+    // The administrator corrected the uid before the order.
+    let read = |uid| vec![SourceRead::complete("people", [AccountKind::Tool], vec![tool("1", "foo", uid)])];
+    let outdated = BTreeSet::from(["people".to_owned()]);
+    story.pass(&DirectorySnapshot { reads: read(52999), outdated, ..DirectorySnapshot::default() });
+    assert_eq!((uid(&story), story.ledger.orders.len()), (Some(52503), 1));
+    story.pass(&DirectorySnapshot { reads: read(52555), ..DirectorySnapshot::default() });
+    assert_eq!((uid(&story), story.ledger.orders.len()), (Some(52555), 0));
 }
 
 #[test]

@@ -30,8 +30,11 @@ use crate::identity::{AccountId, AccountKind, DirectoryId, Gid, PosixIdentity};
 pub struct DirectorySnapshot {
     /// One read for each source that was asked, even if it did not answer.
     pub reads: Vec<SourceRead>,
-    /// Sources that were not asked in this pass. Their known state stays.
+    /// Sources that were not asked in this pass, or have not answered yet. Their known state stays.
     pub unasked: BTreeSet<String>,
+    /// Sources whose last answer, here or in the ledger, comes from a read that began before an administrator asked for
+    /// the present state. Such a read carries out no order and ends none; another one follows.
+    pub outdated: BTreeSet<String>,
 }
 
 /// The answer of one source.

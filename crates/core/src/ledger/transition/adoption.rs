@@ -14,8 +14,12 @@ use crate::snapshot::freshness::SETTLES;
 use crate::snapshot::{Completeness, Entry, RejectedEntry};
 
 impl<'a> Memory<'a> {
+    /// Returns the order, unless the last read of the account's source began before it. The administrator may have
+    /// corrected the directory since.
     pub(super) fn order(&self, account: &AccountId, what: OrderKind) -> Option<&'a Order> {
-        self.ledger.orders.iter().find(|order| order.account == *account && order.what == what)
+        let order = self.ledger.orders.iter().find(|order| order.account == *account && order.what == what)?;
+        let known = self.ledger.accounts.get(account);
+        known.is_none_or(|account| !self.snapshot.outdated.contains(&account.source)).then_some(order)
     }
 
     /// Returns the order that assigns `account` to the entry `entry`. Orders of older versions name no entry.
@@ -110,22 +114,16 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Ends orders that match no entry in a snapshot of all sources. While servers take turns, an order stays for twice
-    /// [`SETTLES`]: first until every server can have the entry, and then until all servers have shown it.
+    /// Ends the orders that are decided and were not carried out.
     pub(super) fn lapse(&mut self) {
-        if !self.snapshot.unasked.is_empty() || !self.all_proved() {
-            return;
-        }
         let done =
             |id: i64| self.result.changes.iter().any(|change| matches!(change, Change::OrderDone(over) if *over == id));
-        let holds = self.judged.values().any(Judged::holds);
-        let is_old = |order: &Order| self.now.duration_since(order.note.at) >= SETTLES * 2;
         let orders = self.ledger.orders.iter().filter(|order| order.what.is_of_reads() && !done(order.id));
-        let waiting: Vec<&Order> = orders.filter(|order| !holds || is_old(order)).collect();
-        for order in waiting {
+        let decided: Vec<&Order> = orders.filter(|order| self.is_decided(order)).collect();
+        for order in decided {
             let Some(account) = self.ledger.accounts.get(&order.account) else { continue };
             let why = match order.what {
-                OrderKind::AdoptAccount if self.is_there(account) => "its own entry is in the directory".to_owned(),
+                OrderKind::AdoptAccount if self.is_present(account) => "its own entry is in the directory".to_owned(),
                 OrderKind::AdoptAccount => {
                     let is_meant = |entry: &&RejectedEntry| entry.id.as_ref().map(|id| &id.0) == order.object.as_ref();
                     let meant = self.rejected.iter().find(|entry| order.object.is_some() && is_meant(entry));
@@ -139,6 +137,31 @@ impl<'a> Memory<'a> {
             };
             self.not_adopted(account, order, &why, Value::Null);
         }
+    }
+
+    /// Whether complete reads that began after the order have shown whether it can be carried out. Other sources are not
+    /// waited for. The source of the entry must be in this snapshot, because only its read carries the order out; the
+    /// source of the account may have answered before. While servers take turns, an order stays for twice [`SETTLES`]:
+    /// first until every server can have the entry, and then until all servers have shown it.
+    fn is_decided(&self, order: &Order) -> bool {
+        let is_old = self.now.duration_since(order.note.at) >= SETTLES * 2;
+        let is_outdated = |source: &str| self.snapshot.outdated.contains(source);
+        let mut asked = self.judged.iter().filter(|(source, _)| order.is_decided_by(source, self.ledger));
+        let mut unasked = self.snapshot.unasked.iter().filter(|source| order.is_decided_by(source, self.ledger));
+        let answered_before = |source: &String| {
+            let complete_at = self.ledger.sources.get(source).and_then(|known| known.complete_at);
+            !order.is_carried_out_by(source, self.ledger)
+                && complete_at.is_some_and(|at| at >= order.note.at)
+                && self.was_complete(source)
+                && (is_old || self.moved(source).is_none())
+        };
+        asked.all(|(source, judged)| !is_outdated(source) && judged.is_proof(self.now) && (is_old || !judged.holds()))
+            && unasked.all(|source| !is_outdated(source) && answered_before(source))
+    }
+
+    /// Whether the account's own entry exists, as far as the last read of its source shows.
+    fn is_present(&self, account: &Account) -> bool {
+        if self.snapshot.unasked.contains(&account.source) { account.absence.is_none() } else { self.is_there(account) }
     }
 
     fn not_adopted(&mut self, account: &Account, order: &Order, why: &str, detail: Value) {

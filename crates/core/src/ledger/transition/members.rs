@@ -124,7 +124,7 @@ impl Memory<'_> {
     /// Returns the groups that show no members, although some of their known members are in the read. If there is only
     /// one such group, or all of them had the same single member, returns none, because that happens without a fault.
     fn emptied(&self, read: &SourceRead) -> Vec<&Account> {
-        if self.ledger.marks.get(&read.source).is_some_and(|mark| mark.accepted) {
+        if self.is_accepted(read) {
             return Vec::new();
         }
         let empty = read.entries.iter().filter(|entry| entry.kind != AccountKind::User && entry.members.is_empty());

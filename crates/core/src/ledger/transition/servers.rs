@@ -18,14 +18,22 @@ const MARK_EVERY: SignedDuration = SignedDuration::from_mins(5);
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 impl<'a> Memory<'a> {
+    /// Whether an administrator accepted this read as it is. A read that began before the acceptance is not meant.
+    pub(super) fn is_accepted(&self, read: &SourceRead) -> bool {
+        self.ledger.marks.get(&read.source).is_some_and(|mark| mark.accepted)
+            && !self.snapshot.outdated.contains(&read.source)
+    }
+
     /// Remembers the marks of the server that answered. Returns the current change of servers, if a server that cannot
     /// be compared with this server answered lately. This server may then be behind the other, even if it has answered
     /// before.
     pub(super) fn server(&mut self, read: &'a SourceRead, complete: bool) -> Option<Moved> {
         let known = self.ledger.marks.get(&read.source);
         let standing = known.and_then(|known| known.moved.clone()).filter(|moved| moved.stands(self.now));
+        // If the read began before the acceptance, its marks would make the accepted server look behind again.
+        let is_too_early = known.is_some_and(|known| known.accepted) && !self.is_accepted(read);
         // If the answer comes from another directory, its marks would make the right servers look behind.
-        if read.lacks_sentinel || matches!(read.completeness, Completeness::Stale { .. }) {
+        if is_too_early || read.lacks_sentinel || matches!(read.completeness, Completeness::Stale { .. }) {
             return standing;
         }
         let is_silent = read.marks.says_nothing();

@@ -57,7 +57,8 @@ impl TenantExecution<'_> {
         let objects = std::mem::take(&mut done.objects);
         if !objects.is_empty() {
             let reason = self.cause().1;
-            done.events.push(self.event("objects written", reason, json!({"objects": objects})));
+            let action = if self.account.ownerless { "unknown access removed" } else { "objects written" };
+            done.events.push(self.event(action, reason, json!({"objects": objects})));
         }
         self.recorder.store(std::mem::take(&mut done.changes), std::mem::take(&mut done.events)).await
     }

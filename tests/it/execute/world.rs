@@ -262,6 +262,7 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
     AccountPlan {
         namespaces: narrowing.iter().chain(&actions).filter_map(key).collect(),
         id: AccountId(format!("id-of-{name}").into()),
+        ownerless: false,
         intent: Arc::new(AccountIntent {
             account: format!("tool:{name}").parse().expect("the account is valid"),
             posix: None,

@@ -151,7 +151,7 @@ fn events(plan: &AccountPlan, now: Timestamp) -> Vec<Event> {
     let bursar = Note { actor: "bursar".to_owned(), reason: String::new(), ticket: None, at: Timestamp::UNIX_EPOCH };
     let event = |action: &str, note: &Note, reason: String, detail: Value| Event {
         account: Some(plan.account.clone()),
-        account_id: plan.known_id(),
+        account_id: Some(plan.id.clone()),
         ..Event::new(action, reason, detail).by(note)
     };
     let places = json!(
@@ -194,16 +194,7 @@ fn events(plan: &AccountPlan, now: Timestamp) -> Vec<Event> {
         let reason = format!("{}; {}", adoption.said(), given.note.reason);
         event("quota override adopted", &given.note, reason, json!(adoption))
     });
-    let ownerless = plan.ownerless.then(|| {
-        let deleted = plan.steps().filter_map(|action| match action {
-            Action::Delete { key, .. } => Some(format!("{} in {}", key.said(), key.cluster)),
-            _ => None,
-        });
-        let objects: Vec<String> = deleted.collect();
-        let reason = "the ledger does not know the account of these role bindings";
-        event("unknown access removed", &bursar, reason.to_owned(), json!({"objects": objects}))
-    });
-    life.into_iter().chain(revoked).chain(left).chain(adopted).chain(ownerless).collect()
+    life.into_iter().chain(revoked).chain(left).chain(adopted).collect()
 }
 
 #[cfg(test)]

@@ -3,9 +3,12 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
 
+use bursar::admission::existing::{Broken, by_adopting};
+use bursar::desired::server_rules::{hosts_of_adopted, rules_of_adopted};
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
+use super::judge::kind_of;
 use super::sender::route;
 use super::server_rules::{HOSTNAME, Meddler, OLD_STORAGE_CLASS, annotated, kind, object, pods, refuses_templates};
 use super::site::{Site, out, said};
@@ -229,6 +232,13 @@ fn prepare(site: &Site) -> Meddler {
     meddler
 }
 
+/// Judges an object as `bursar webhook audit` does.
+fn audited(site: &Site, object: &Value) -> Vec<Broken> {
+    let adopts = site.settings.policy.classes["profile"].adopts().expect("the class adopts namespaces");
+    let own_hosts = hosts_of_adopted(&adopts.admission, LAB);
+    by_adopting(&rules_of_adopted(&adopts.admission, LAB, &own_hosts), kind_of(object), object)
+}
+
 #[test]
 fn attacks_in_adopted_namespaces_are_refused_and_the_remedy_is_named() {
     let site = Site::shared();
@@ -242,12 +252,19 @@ fn attacks_in_adopted_namespaces_are_refused_and_the_remedy_is_named() {
     });
     let wrong: Vec<String> = wrong.collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // The scheduler gives running pods a node, so the audit judges it in templates only.
+    let is_judged = |object: &Value| object["kind"] != "Pod" || object["spec"]["nodeName"].is_null();
+    let missed = attacks.iter().filter(|(object, _)| is_judged(object) && audited(&site, object).is_empty());
+    let missed: Vec<String> = missed.map(|(object, _)| object.to_string()).collect();
+    assert!(missed.is_empty(), "the audit does not find:\n{}", missed.join("\n"));
 }
 
 #[test]
 fn ordinary_objects_are_allowed_in_adopted_namespaces_and_everything_in_others() {
     let site = Site::shared();
     let meddler = prepare(&site);
+    let found: Vec<Broken> = ordinary().iter().flat_map(|object| audited(&site, object)).collect();
+    assert!(found.is_empty(), "the audit finds {found:#?}");
     let elsewhere = attacks().into_iter().map(|(mut object, _)| {
         object["metadata"]["namespace"] = json!(FOREIGN);
         object

@@ -20,8 +20,11 @@ use super::site::{Site, name, runtime};
 /// The number of random objects in `make test`. `BURSAR_TEST_PODS` overrides it (`make soak`: 2,000).
 const OBJECTS: usize = 300;
 
-/// A kind of `hosts.fields`.
-const WIDGETS: JudgedKind<'static> = JudgedKind { group: "example.org", resource: "widgets" };
+/// Kinds of `hosts.fields`.
+const OF_FIELDS: [JudgedKind<'static>; 2] = [
+    JudgedKind { group: "example.org", resource: "widgets" },
+    JudgedKind { group: "networking.istio.io", resource: "gateways" },
+];
 
 /// Returns none of the values, or one of them.
 fn maybe(values: &'static [&'static str]) -> impl Strategy<Value = Option<&'static str>> {
@@ -145,7 +148,7 @@ pub fn kind_of(object: &Value) -> JudgedKind<'static> {
         object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
     let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
     let plural = if kind.ends_with('s') { format!("{kind}es") } else { format!("{kind}s") };
-    let mut kinds = KINDS.into_iter().chain([WIDGETS]);
+    let mut kinds = KINDS.into_iter().chain(OF_FIELDS);
     let known = kinds.find(|known| known.group == group && known.resource == plural);
     known.unwrap_or_else(|| panic!("{group} {plural}"))
 }

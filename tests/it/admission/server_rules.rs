@@ -3,11 +3,15 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
+use bursar::admission::existing::{GRACE, NamespaceRules, by_server};
 use bursar::bootstrap;
 use bursar::contract::TenantState;
 use bursar::execute::request::{ApiServer, Ask};
+use bursar::rules::Mode;
+use bursar::rules::server::{ServerRule, ServerRules};
 use bursar_testkit::process::run;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use http::Method;
@@ -15,6 +19,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use super::judge::kind_of;
 use super::sender::ask;
 use super::site::{Site, out, runtime, said};
 
@@ -360,6 +365,42 @@ impl Meddler {
         let answer = self.runtime.block_on(ask(&self.admin, Method::POST, &path, &who, Some(object)));
         if answer.is_success() { Ok(()) } else { Err(answer.message().to_owned()) }
     }
+}
+
+/// The rules that the API server evaluates in namespaces of tenants, as an audit names them.
+pub const SERVER_RULES: [&str; 7] =
+    ["services", "scheduling", "sysctls", "ingress", "claims.storage_classes", "hosts.fields", GRACE];
+
+/// Returns these rules with empty lists: an object that a list allows then breaks its rule.
+pub fn allows_nothing(rules: &ServerRules) -> ServerRules {
+    let nothing = || ServerRule { mode: Some(Mode::Enforce), ..ServerRule::default() };
+    // The compiler asks for a new rule, which needs a name in `SERVER_RULES`.
+    ServerRules {
+        services: nothing(),
+        scheduling: nothing(),
+        sysctls: nothing(),
+        ingress: nothing(),
+        storage: nothing(),
+        host_fields: rules.host_fields.clone(),
+        longest_grace: 0,
+    }
+}
+
+#[test]
+fn every_rule_of_the_api_server_has_an_attack_and_an_ordinary_object() {
+    let site = Site::shared();
+    let admission = &site.settings.policy.classes["shop"].admission;
+    let server = &allows_nothing(&admission.server);
+    let (hosts, fields) = (&admission.hosts, &server.host_fields);
+    let rules = NamespaceRules { server, unchosen: Mode::Enforce, hosts, own_hosts: &[], fields };
+    let checks = |objects: &[Value]| -> BTreeSet<&'static str> {
+        let broken = objects.iter().flat_map(|object| by_server(&rules, kind_of(object), object));
+        broken.map(|broken| broken.rule).collect()
+    };
+    let attacks: Vec<Value> = attacks().into_iter().map(|(object, _)| object).collect();
+    let expected = BTreeSet::from(SERVER_RULES);
+    assert_eq!(checks(&attacks), expected, "attacks");
+    assert_eq!(checks(&ordinary()), expected, "ordinary objects");
 }
 
 #[test]

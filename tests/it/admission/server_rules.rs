@@ -778,17 +778,31 @@ fn doctor_names_kinds_that_a_role_may_write_but_no_rule_checks() {
 }
 
 #[test]
-fn doctor_names_priority_and_runtime_classes_that_the_cluster_lacks() {
+fn doctor_names_absent_classes_and_file_servers_behind_a_service() {
     let site = Site::alone();
+    // The control plane has the range 10.96.0.0/16 for Services.
     site.configure(
         r#"[class.nodes]
 from = "users"
 clusters = ["test"]
 namespace = "nodes-{name}"
+network = "near"
+volumes = [
+    { name = "data", kind = "static", nfs = { server = "10.96.0.77", path = "/srv/{name}" } },
+    { name = "more", kind = "static", nfs = { server = "192.0.2.77", path = "/srv/{name}" } },
+]
 [class.nodes.admission]
 scheduling = { runtime_classes = ["late"], priority_classes = ["never", "system-node-critical"] }
+[network.near]
+allow_egress = [{ namespaces = "web" }]
 "#,
     );
+    let findings: Vec<Value> =
+        serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("the text is JSON");
+    let texts = findings.iter().filter(|finding| finding["subject"] == "class nodes, network");
+    let texts: Vec<&str> = texts.map(|found| found["text"].as_str().expect("the value is a string")).collect();
+    let expected = "its pods may reach nfs.server 10.96.0.77: 10.96.0.77 belongs to a Service of cluster test";
+    assert!(matches!(&texts[..], [one] if one.starts_with(expected)), "{texts:?}");
     let lacks = || {
         let findings: Vec<Value> =
             serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("the text is JSON");

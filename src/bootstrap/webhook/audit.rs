@@ -92,32 +92,8 @@ pub async fn audit(
     mut step: impl FnMut(&str, u64),
 ) -> Result<Audit, AccessError> {
     let rules = request.rules();
-    let keys = [request.sealer.public_key()];
-    let former = former_classes(request.ledger, request.policy, request.cluster);
-    let mut tenants: BTreeMap<String, Tenant<'_>> = BTreeMap::new();
     let server = ApiServer::new(request.cluster.clone(), client.clone(), SharedMetrics::default());
-    let label = CLASS.replace('/', "%2F");
-    let listed = server.pages("/api/v1/namespaces", &label, Ask::Get, |namespace| {
-        let metadata = &namespace["metadata"];
-        let map =
-            |key: &str| serde_json::from_value::<BTreeMap<String, String>>(metadata[key].clone()).unwrap_or_default();
-        let (labels, annotations) = (map("labels"), map("annotations"));
-        let name = metadata["name"].as_str().unwrap_or_default().to_owned();
-        let Ok(namespace) = NamespaceName::try_from(name.clone()) else { return };
-        let mut resolved = Resolved::of(identity_of(request.cluster, &namespace, &labels, &annotations, &keys));
-        let (account, exceptions) = match &mut resolved {
-            Resolved::Sealed(identity) => (identity.account.to_string(), std::mem::take(&mut identity.exceptions)),
-            Resolved::Unresolved(_) => (String::new(), BTreeSet::new()),
-        };
-        let class = labels.get(CLASS).cloned().unwrap_or_default();
-        let known = request.policy.classes.get(&class).or_else(|| former.get(&class).copied());
-        let admission = known.map(|class| &class.admission);
-        let named = known.and_then(|class| class.namespace.as_deref()).unwrap_or_default();
-        let patterns = admission.map(|admission| admission.hosts.allow.as_slice()).unwrap_or_default();
-        let own_hosts = own_hosts(patterns, named, &name);
-        tenants.insert(name, Tenant { account, class, admission, own_hosts, resolved, exceptions });
-    });
-    listed.await.map_err(|source| AccessError::Unlisted { what: "namespaces", source })?;
+    let tenants = tenants(&server, request).await?;
     let unchosen = unchosen(request.ledger.older_than_rules);
     let (fields, unknown) = (host_fields(request.policy, request.cluster), Admission::default());
     let adopted = adopted(client, request).await?;
@@ -195,6 +171,39 @@ pub async fn audit(
         key(one).cmp(&key(other))
     });
     Ok(audit)
+}
+
+/// Returns the tenants of namespaces, by namespace.
+async fn tenants<'p>(
+    server: &ApiServer,
+    request: WebhookRequest<'p>,
+) -> Result<BTreeMap<String, Tenant<'p>>, AccessError> {
+    let keys = [request.sealer.public_key()];
+    let former = former_classes(request.ledger, request.policy, request.cluster);
+    let mut tenants: BTreeMap<String, Tenant<'p>> = BTreeMap::new();
+    let label = CLASS.replace('/', "%2F");
+    let listed = server.pages("/api/v1/namespaces", &label, Ask::Get, |namespace| {
+        let metadata = &namespace["metadata"];
+        let map =
+            |key: &str| serde_json::from_value::<BTreeMap<String, String>>(metadata[key].clone()).unwrap_or_default();
+        let (labels, annotations) = (map("labels"), map("annotations"));
+        let name = metadata["name"].as_str().unwrap_or_default().to_owned();
+        let Ok(namespace) = NamespaceName::try_from(name.clone()) else { return };
+        let mut resolved = Resolved::of(identity_of(request.cluster, &namespace, &labels, &annotations, &keys));
+        let (account, exceptions) = match &mut resolved {
+            Resolved::Sealed(identity) => (identity.account.to_string(), std::mem::take(&mut identity.exceptions)),
+            Resolved::Unresolved(_) => (String::new(), BTreeSet::new()),
+        };
+        let class = labels.get(CLASS).cloned().unwrap_or_default();
+        let known = request.policy.classes.get(&class).or_else(|| former.get(&class).copied());
+        let admission = known.map(|class| &class.admission);
+        let named = known.and_then(|class| class.namespace.as_deref()).unwrap_or_default();
+        let patterns = admission.map(|admission| admission.hosts.allow.as_slice()).unwrap_or_default();
+        let own_hosts = own_hosts(patterns, named, &name);
+        tenants.insert(name, Tenant { account, class, admission, own_hosts, resolved, exceptions });
+    });
+    listed.await.map_err(|source| AccessError::Unlisted { what: "namespaces", source })?;
+    Ok(tenants)
 }
 
 /// Returns all kinds that a rule of some class applies to: [`KINDS`], and those of `hosts.fields`. `fields` are those of

@@ -4,9 +4,9 @@
 use super::admission::{allowed_volumes, hosts, rule};
 use super::server_rules::{names, server_rules};
 use super::table::Table;
-use crate::policy::{AdoptedAdmission, Adopts, PLACEHOLDER, PodSecurity, Selector};
+use crate::policy::{AdoptedAdmission, Adopts, PodSecurity, Selector};
 use crate::rules::server::{ServerRule, ServerRules};
-use crate::rules::{AllowedVolume, Mode};
+use crate::rules::{AllowedVolume, Mode, PLACEHOLDER};
 
 /// Keys that only such a class has.
 pub(super) const OF_ADOPTED: [&str; 2] = ["selector", "owner_annotation"];

@@ -14,6 +14,7 @@ use bursar_directory::ldap;
 use bursar_directory::source::{LdapConfig, ServerUrl, SourceKind};
 
 use super::Settings;
+use crate::identity::ClusterName;
 use crate::policy::{Class, NetworkProfile, NfsVolume, Policy, Target};
 use crate::rules::AllowedVolume;
 
@@ -67,6 +68,27 @@ pub fn egress(settings: &Settings, names: Names) -> Egress {
     found
 }
 
+/// Returns the servers that the configuration gives by address, for each class of a cluster whose pods may reach pods of
+/// other namespaces. If such an address belongs to a Service, the namespace of the server is not known.
+#[must_use]
+pub fn servers_by_address(settings: &Settings, cluster: &ClusterName) -> Vec<(String, Target)> {
+    let policy = &settings.policy;
+    let reaches = |class: &&Class| {
+        let profile = policy.networks.get(&class.network);
+        class.clusters.contains(cluster) && profile.is_some_and(NetworkProfile::reaches_other_namespaces)
+    };
+    let classes: Vec<&Class> = with_pods(policy).filter(reaches).collect();
+    if classes.is_empty() {
+        return Vec::new();
+    }
+    let servers: Vec<Target> = servers(settings, Names::AsWritten, &own_addresses());
+    let by_class = classes.into_iter().map(|class| {
+        let of_class = servers.iter().map(|server| (class.name.clone(), server.clone()));
+        of_class.collect::<Vec<_>>()
+    });
+    by_class.flatten().collect()
+}
+
 /// Returns the classes that have namespaces, in which pods run.
 fn with_pods(policy: &Policy) -> impl Iterator<Item = &Class> {
     policy.classes.values().filter(|class| class.namespace.is_some() || class.adopts().is_some())
@@ -108,6 +130,15 @@ impl Place {
 }
 
 fn targets(settings: &Settings, names: Names) -> Vec<Target> {
+    let own = own_addresses();
+    let mut targets = servers(settings, names, &own);
+    let name = "the control host".to_owned();
+    targets.push(Target { name, addresses: own, namespace: None, ports: BTreeSet::new() });
+    targets
+}
+
+/// Returns the file servers and the directories. `own` are the addresses of this host.
+fn servers(settings: &Settings, names: Names, own: &BTreeSet<IpAddr>) -> Vec<Target> {
     let mut servers: Vec<(String, Place, BTreeSet<u16>)> = Vec::new();
     for (server, more) in nfs(&settings.policy) {
         let ports = NFS_PORTS.into_iter().chain(more).collect();
@@ -148,11 +179,10 @@ fn targets(settings: &Settings, names: Names) -> Vec<Target> {
             .map(|(name, place, ports)| (name, literal(&place).into_iter().collect(), ports))
             .collect(),
     };
-    let own = own_addresses();
     // A server with a loopback address runs on this host, so pods would reach it at any address of this host.
     let seen_by_pods = |addresses: BTreeSet<IpAddr>| -> BTreeSet<IpAddr> {
         let (here, others): (BTreeSet<_>, BTreeSet<_>) = addresses.into_iter().partition(IpAddr::is_loopback);
-        if here.is_empty() { others } else { others.union(&own).copied().collect() }
+        if here.is_empty() { others } else { others.union(own).copied().collect() }
     };
     let servers = servers.into_iter().zip(namespaces).map(|((name, addresses, ports), namespace)| Target {
         name,
@@ -160,9 +190,7 @@ fn targets(settings: &Settings, names: Names) -> Vec<Target> {
         namespace,
         ports,
     });
-    let here =
-        Target { name: "the control host".to_owned(), addresses: own.clone(), namespace: None, ports: BTreeSet::new() };
-    servers.chain([here]).collect()
+    servers.collect()
 }
 
 /// Returns the file servers, each with the ports that its mount options name.

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use bursar_directory::source::{KeycloakConfig, LdifConfig, SourceConfig, SourceKind};
 
-pub use self::egress::{Egress, Names, egress};
+pub use self::egress::{Egress, Names, egress, servers_by_address};
 pub use self::realm::RealmSettings;
 pub use self::secret::SecretPlace;
 pub(crate) use self::table::duration;

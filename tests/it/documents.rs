@@ -5,9 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use bursar::admission::Rule;
+use bursar::bootstrap::webhook::backstop::OF_EVERY_CLASS;
 use bursar::cli::arguments::Arguments;
 use bursar::identity::{AccountId, ClusterName, DirectoryId};
 use bursar::ledger::{Account, Certificate, CredentialKey, Failure, LedgerState, Lifecycle, SourceState};
+use bursar::rules::server::ServerRules;
 use bursar::snapshot::Completeness;
 use bursar::telemetry::Metrics;
 use clap::CommandFactory as _;
@@ -122,14 +125,27 @@ fn every_link_between_documents_leads_to_a_file() {
 #[test]
 fn every_admission_rule_says_what_it_does_not_prevent() {
     let text = read(&root().join("docs/admission.md"));
-    let by_webhook = ["uid", "host", "images", "hosts", "annotations", "volumes", "claims", "lifetime"];
+    // The compiler asks for a new field.
+    let ServerRules {
+        services: _,
+        scheduling: _,
+        sysctls: _,
+        ingress: _,
+        storage: _,
+        host_fields: _,
+        longest_grace: _,
+    } = ServerRules::default();
     let by_api_server = ["services", "scheduling", "sysctls", "ingress", "claims.storage_classes", "hosts.fields"];
-    let named = by_webhook.into_iter().chain(by_api_server).map(|rule| format!("`{rule}`"));
-    let always = ["identity", "suspended", "objects", "scale", "approval"].map(str::to_owned);
-    for rule in named.chain(always) {
-        let row = text.lines().find(|line| line.starts_with(&format!("| {rule} |")));
-        let cells: Vec<&str> = row.unwrap_or_else(|| panic!("{rule} has no row")).split(" | ").map(str::trim).collect();
+    let by_webhook = Rule::ALL.iter().map(|rule| rule.as_str());
+    let rules = by_webhook.chain(by_api_server).chain(OF_EVERY_CLASS).chain(["scale"]);
+    let model = read(&root().join("docs/threat-model.md"));
+    for rule in rules {
+        let is_row = |line: &&str| line.starts_with(&format!("| `{rule}` |"));
+        let row = text.lines().find(is_row).unwrap_or_else(|| panic!("{rule} has no row"));
+        let cells: Vec<&str> = row.split(" | ").map(str::trim).collect();
         assert!(cells.len() >= 3 && cells[2].trim_matches('|').len() > 10, "{rule}: {cells:?}");
+        let is_named = |line: &str| line.starts_with('|') && line.contains(&format!("`{rule}`"));
+        assert!(model.lines().any(is_named), "no row of the threat model names {rule}");
     }
 }
 

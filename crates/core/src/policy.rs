@@ -25,7 +25,7 @@ use crate::rules::senders::Senders;
 use crate::rules::server::ServerRules;
 use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Lifetimes, Mode, UidRules};
 
-pub use self::adopts::{AdoptedAdmission, Adopts, PLACEHOLDER, Requirement, Selector};
+pub use self::adopts::{AdoptedAdmission, Adopts, Requirement, Selector};
 pub use self::credential::{CredentialKind, CredentialRule, OidcRule, TOKEN_LIFETIME_MAX};
 pub use self::limits::{Limit, Limits};
 pub use self::network::{Namespaces, NetworkProfile, Peer, Port, Range, Target, Who};

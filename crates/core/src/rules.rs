@@ -32,6 +32,9 @@ pub const SEAL: &str = "seal.pub";
 /// The kubeconfig that reaches the API server from outside; the file does not exist if the webhook runs in the cluster.
 pub const KUBECONFIG: &str = "kubeconfig";
 
+/// The placeholder for the name of the namespace in patterns of a class that adopts namespaces.
+pub const PLACEHOLDER: &str = "{namespace}";
+
 /// Returns the content of [`SEAL`].
 #[must_use]
 pub fn seal_text(keys: &[[u8; 32]]) -> String {

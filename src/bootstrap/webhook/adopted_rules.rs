@@ -20,8 +20,8 @@ use crate::contract::{CLASS, MANAGED_BY, MANAGER};
 use crate::desired::server_rules::{adopting, of_adopting};
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::identity::ClusterName;
-use crate::policy::{AdoptedAdmission, PLACEHOLDER, Policy, Requirement, Selector};
-use crate::rules::{AllowedVolume, Mode};
+use crate::policy::{AdoptedAdmission, Policy, Requirement, Selector};
+use crate::rules::{AllowedVolume, Mode, PLACEHOLDER};
 
 const NAME: &str = "bursar-adopted";
 /// CEL for the name of the namespace.

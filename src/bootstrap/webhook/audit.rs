@@ -10,19 +10,22 @@ use serde_json::{Value, json};
 use super::super::{AccessError, answered};
 use super::WebhookRequest;
 use crate::admission::Resolved;
-use crate::admission::existing::{Broken, GRACE, JudgedKind, KINDS, NOT_JUDGED, TOKENS, by_server, by_webhook};
+use crate::admission::existing::{
+    Broken, JudgedKind, KINDS, NOT_JUDGED, NamespaceRules, by_adopting, by_server, by_webhook, own_hosts,
+};
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{CLASS, identity_of};
 use crate::desired::former_classes;
-use crate::desired::server_rules::{adopting, unchosen};
+use crate::desired::server_rules::{adopting, classes, host_fields, hosts_of_adopted, rules_of_adopted, unchosen};
 use crate::errors::chain;
 use crate::execute::request::{ApiServer, Ask};
 use crate::execute::workloads::selects;
 use crate::identity::NamespaceName;
 use crate::inventory::adopted::wanted;
 use crate::observed::adopted_watch;
+use crate::policy::{Admission, AdoptedAdmission};
 use crate::rules::Mode;
-use crate::rules::server::ServerRules;
+use crate::rules::server::{HostField, ServerRules};
 use crate::telemetry::SharedMetrics;
 
 /// A rule that an object breaks.
@@ -60,16 +63,26 @@ pub struct Audit {
 }
 
 /// The tenant of a namespace.
-struct Tenant {
+struct Tenant<'p> {
     account: String,
     class: String,
+    /// The settings of the class; `None` if the policy has no such class.
+    admission: Option<&'p Admission>,
+    own_hosts: Vec<String>,
     resolved: Resolved,
     /// The tenant's exceptions. `resolved` does not have them, so that the audit also finds what they allow.
     exceptions: BTreeSet<ExceptedRule>,
 }
 
-/// Judges all objects in tenants' namespaces by the rules of `request.policy`. `step` is called before each kind with
-/// its name and the number of objects judged so far.
+/// A class that adopts a namespace.
+struct Adopting<'p> {
+    class: &'p str,
+    admission: &'p AdoptedAdmission,
+    own_hosts: Vec<String>,
+}
+
+/// Judges all objects in namespaces of tenants and in adopted ones by the rules of `request.policy`. `step` is called
+/// before each kind with its name and the number of objects judged so far.
 ///
 /// # Errors
 /// The namespaces cannot be listed. A kind that cannot be listed is reported in [`Audit::unread`].
@@ -79,33 +92,15 @@ pub async fn audit(
     mut step: impl FnMut(&str, u64),
 ) -> Result<Audit, AccessError> {
     let rules = request.rules();
-    let keys = [request.sealer.public_key()];
-    let mut tenants: BTreeMap<String, Tenant> = BTreeMap::new();
     let server = ApiServer::new(request.cluster.clone(), client.clone(), SharedMetrics::default());
-    let label = CLASS.replace('/', "%2F");
-    let listed = server.pages("/api/v1/namespaces", &label, Ask::Get, |namespace| {
-        let metadata = &namespace["metadata"];
-        let map =
-            |key: &str| serde_json::from_value::<BTreeMap<String, String>>(metadata[key].clone()).unwrap_or_default();
-        let (labels, annotations) = (map("labels"), map("annotations"));
-        let name = metadata["name"].as_str().unwrap_or_default().to_owned();
-        let Ok(namespace) = NamespaceName::try_from(name.clone()) else { return };
-        let mut resolved = Resolved::of(identity_of(request.cluster, &namespace, &labels, &annotations, &keys));
-        let (account, exceptions) = match &mut resolved {
-            Resolved::Sealed(identity) => (identity.account.to_string(), std::mem::take(&mut identity.exceptions)),
-            Resolved::Unresolved(_) => (String::new(), BTreeSet::new()),
-        };
-        let class = labels.get(CLASS).cloned().unwrap_or_default();
-        tenants.insert(name, Tenant { account, class, resolved, exceptions });
-    });
-    listed.await.map_err(|source| AccessError::Unlisted { what: "namespaces", source })?;
+    let tenants = tenants(&server, request).await?;
     let unchosen = unchosen(request.ledger.older_than_rules);
-    let (former, unknown) = (former_classes(request.ledger, request.policy, request.cluster), ServerRules::default());
+    let (fields, unknown) = (host_fields(request.policy, request.cluster), Admission::default());
     let adopted = adopted(client, request).await?;
     let (namespaces, not_judged) = ((tenants.len() + adopted.len()) as u64, NOT_JUDGED.to_vec());
     let mut audit = Audit { namespaces, not_judged, off: off(request, unchosen), ..Audit::default() };
     let mut deployments: HashMap<String, Value> = HashMap::new();
-    for kind in KINDS {
+    for kind in kinds(request, &fields) {
         let name =
             if kind.group.is_empty() { kind.resource.to_owned() } else { format!("{}.{}", kind.resource, kind.group) };
         let path = match path(client, kind).await {
@@ -136,11 +131,9 @@ pub async fn audit(
                 deployments.insert(uid, json!({"metadata": {"namespace": namespace}, "spec": {"selector": selector}}));
             }
             let name = format!("{}/{}", kind.resource, object["metadata"]["name"].as_str().unwrap_or_default());
-            for (class, server) in adopting.into_iter().flatten() {
-                let broken = by_server(server, Mode::Off, kind, &object).into_iter();
-                // These two policies apply only in tenants' namespaces.
-                let broken = broken.filter(|broken| ![GRACE, TOKENS].contains(&broken.rule));
-                found.extend(broken.map(|broken| BrokenRule {
+            for Adopting { class, admission, own_hosts } in adopting.into_iter().flatten() {
+                let rules = rules_of_adopted(admission, namespace, own_hosts);
+                found.extend(by_adopting(&rules, kind, &object).into_iter().map(|broken| BrokenRule {
                     account: String::new(),
                     class: (*class).to_owned(),
                     namespace: namespace.to_owned(),
@@ -150,10 +143,11 @@ pub async fn audit(
                 }));
             }
             let Some(tenant) = tenant else { return };
+            let Admission { server, hosts, .. } = tenant.admission.unwrap_or(&unknown);
+            let rules_of_server =
+                NamespaceRules { server, unchosen, hosts, own_hosts: &tenant.own_hosts, fields: &fields };
             let mut broken = by_webhook(&rules, &tenant.resolved, kind, &object);
-            let class = request.policy.classes.get(&tenant.class).or_else(|| former.get(&tenant.class).copied());
-            let server = class.map_or(&unknown, |class| &class.admission.server);
-            broken.extend(by_server(server, unchosen, kind, &object));
+            broken.extend(by_server(&rules_of_server, kind, &object));
             found.extend(broken.into_iter().map(|broken| BrokenRule {
                 account: tenant.account.clone(),
                 class: tenant.class.clone(),
@@ -179,19 +173,73 @@ pub async fn audit(
     Ok(audit)
 }
 
-/// The classes that adopt a namespace, by namespace, each with its name and the rules that the API server evaluates.
+/// Returns the tenants of namespaces, by namespace.
+async fn tenants<'p>(
+    server: &ApiServer,
+    request: WebhookRequest<'p>,
+) -> Result<BTreeMap<String, Tenant<'p>>, AccessError> {
+    let keys = [request.sealer.public_key()];
+    let former = former_classes(request.ledger, request.policy, request.cluster);
+    let mut tenants: BTreeMap<String, Tenant<'p>> = BTreeMap::new();
+    let label = CLASS.replace('/', "%2F");
+    let listed = server.pages("/api/v1/namespaces", &label, Ask::Get, |namespace| {
+        let metadata = &namespace["metadata"];
+        let map =
+            |key: &str| serde_json::from_value::<BTreeMap<String, String>>(metadata[key].clone()).unwrap_or_default();
+        let (labels, annotations) = (map("labels"), map("annotations"));
+        let name = metadata["name"].as_str().unwrap_or_default().to_owned();
+        let Ok(namespace) = NamespaceName::try_from(name.clone()) else { return };
+        let mut resolved = Resolved::of(identity_of(request.cluster, &namespace, &labels, &annotations, &keys));
+        let (account, exceptions) = match &mut resolved {
+            Resolved::Sealed(identity) => (identity.account.to_string(), std::mem::take(&mut identity.exceptions)),
+            Resolved::Unresolved(_) => (String::new(), BTreeSet::new()),
+        };
+        let class = labels.get(CLASS).cloned().unwrap_or_default();
+        let known = request.policy.classes.get(&class).or_else(|| former.get(&class).copied());
+        let admission = known.map(|class| &class.admission);
+        let named = known.and_then(|class| class.namespace.as_deref()).unwrap_or_default();
+        let patterns = admission.map(|admission| admission.hosts.allow.as_slice()).unwrap_or_default();
+        let own_hosts = own_hosts(patterns, named, &name);
+        tenants.insert(name, Tenant { account, class, admission, own_hosts, resolved, exceptions });
+    });
+    listed.await.map_err(|source| AccessError::Unlisted { what: "namespaces", source })?;
+    Ok(tenants)
+}
+
+/// Returns all kinds that a rule of some class applies to: [`KINDS`], and those of `hosts.fields`. `fields` are those of
+/// tenants' classes.
+fn kinds<'k>(request: WebhookRequest<'k>, fields: &'k BTreeSet<HostField>) -> Vec<JudgedKind<'k>> {
+    let adopting = adopting(request.policy, request.cluster);
+    let of_adopting = adopting.flat_map(|(_, admission)| &admission.server.host_fields);
+    let mut kinds: Vec<JudgedKind<'k>> = KINDS.into();
+    for HostField { group, plural, .. } in fields.iter().chain(of_adopting) {
+        let kind = JudgedKind { group, resource: plural };
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+/// The classes that adopt a namespace, by namespace.
 async fn adopted<'p>(
     client: &Client,
     request: WebhookRequest<'p>,
-) -> Result<BTreeMap<String, Vec<(&'p str, &'p ServerRules)>>, AccessError> {
+) -> Result<BTreeMap<String, Vec<Adopting<'p>>>, AccessError> {
     let WebhookRequest { policy, cluster, .. } = request;
     let found = answered("namespaces", adopted_watch::listed(client, &wanted(policy, cluster))).await?;
     let theirs = found.into_iter().filter(|(_, one)| !one.ours).map(|(name, one)| {
+        let name = name.to_string();
         let selects = |selector: &str| one.selectors.contains(selector);
         let classes = adopting(policy, cluster)
-            .filter(|(class, _)| class.adopts().is_some_and(|adopts| selects(adopts.selector.as_str())))
-            .map(|(class, admission)| (class.name.as_str(), &admission.server));
-        (name.to_string(), classes.collect())
+            .filter(|(class, _)| class.adopts().is_some_and(|adopts| selects(adopts.selector.as_str())));
+        let classes = classes.map(|(class, admission)| Adopting {
+            class: &class.name,
+            admission,
+            own_hosts: hosts_of_adopted(admission, &name),
+        });
+        let classes: Vec<Adopting<'p>> = classes.collect();
+        (name, classes)
     });
     Ok(theirs.collect())
 }
@@ -208,7 +256,7 @@ fn follows(object: &Value, deployments: &HashMap<String, Value>) -> bool {
 }
 
 /// The path that lists a kind in the whole cluster; `None` if the cluster does not have the kind.
-async fn path(client: &Client, kind: JudgedKind) -> Result<Option<String>, AccessError> {
+async fn path(client: &Client, kind: JudgedKind<'_>) -> Result<Option<String>, AccessError> {
     let JudgedKind { group, resource } = kind;
     if group.is_empty() {
         return Ok(Some(format!("/api/v1/{resource}")));
@@ -232,27 +280,53 @@ async fn path(client: &Client, kind: JudgedKind) -> Result<Option<String>, Acces
 
 /// Rules with mode `off`, by class.
 fn off(request: WebhookRequest<'_>, unchosen: Mode) -> BTreeMap<String, Vec<String>> {
-    let classes = crate::desired::server_rules::classes(request.policy, request.cluster);
-    let off = classes.map(|class| {
-        let admission = &class.admission;
-        let server = &admission.server;
-        let of = |mode: Option<Mode>| mode.unwrap_or(unchosen);
-        let modes = [
-            ("uid", admission.uid.mode),
-            ("host", admission.host),
-            ("images", admission.images.mode),
-            ("hosts", admission.hosts.mode),
-            ("volumes", admission.volumes.mode),
-            ("claims", admission.claims.mode),
-            ("lifetime", admission.lifetime),
-            ("services", of(server.services.mode)),
-            ("scheduling", of(server.scheduling.mode)),
-            ("sysctls", of(server.sysctls.mode)),
-            ("ingress", of(server.ingress.mode)),
-            ("claims.storage_classes", of(server.storage.mode)),
+    let WebhookRequest { policy, cluster, .. } = request;
+    let tenants = classes(policy, cluster).map(|class| {
+        let Admission {
+            uid,
+            host,
+            images,
+            hosts,
+            volumes,
+            claims,
+            lifetime,
+            lifetimes: _,
+            lifetime_warning: _,
+            server,
+        } = &class.admission;
+        let by_webhook = [
+            ("uid", uid.mode),
+            ("host", *host),
+            ("images", images.mode),
+            ("hosts", hosts.mode),
+            ("volumes", volumes.mode),
+            ("claims", claims.mode),
+            ("lifetime", *lifetime),
         ];
+        (class, [&by_webhook[..], &of_server(server, unchosen)].concat())
+    });
+    let adopting = adopting(policy, cluster).map(|(class, admission)| {
+        let AdoptedAdmission { hosts, volumes, allowed_volumes: _, read_write_many, server } = admission;
+        let read_write_many = ("claims.read_write_many", read_write_many.mode.unwrap_or(Mode::Off));
+        let own = [("hosts", hosts.mode), ("volumes", *volumes), read_write_many];
+        (class, [&own[..], &of_server(server, Mode::Off)].concat())
+    });
+    let off = tenants.chain(adopting).map(|(class, modes)| {
         let off = modes.into_iter().filter(|(_, mode)| *mode == Mode::Off).map(|(rule, _)| rule.to_owned());
         (class.name.clone(), off.collect::<Vec<_>>())
     });
     off.filter(|(_, rules)| !rules.is_empty()).collect()
+}
+
+fn of_server(server: &ServerRules, unchosen: Mode) -> [(&'static str, Mode); 5] {
+    // The fields of `host_fields` have the mode of the rule `hosts`, and policy `bursar-grace` is always enforced.
+    let ServerRules { services, scheduling, sysctls, ingress, storage, host_fields: _, longest_grace: _ } = server;
+    [
+        ("services", services),
+        ("scheduling", scheduling),
+        ("sysctls", sysctls),
+        ("ingress", ingress),
+        ("claims.storage_classes", storage),
+    ]
+    .map(|(name, rule)| (name, rule.mode.unwrap_or(unchosen)))
 }

@@ -34,7 +34,7 @@ pub const SIZE: &str = "bursar-size";
 pub const GRACE: &str = existing::GRACE;
 pub const POLICIES: [&str; 6] = [UID, GROUPS, ESCALATION, TOKENS, SIZE, GRACE];
 /// The policies that apply to every class.
-const OF_EVERY_CLASS: [&str; 3] = [TOKENS, SIZE, GRACE];
+pub const OF_EVERY_CLASS: [&str; 3] = [TOKENS, SIZE, GRACE];
 /// The policies that also have a mutating version, which fills in what the validating one requires.
 pub const MUTATING: [&str; 3] = [UID, GROUPS, ESCALATION];
 

@@ -22,6 +22,7 @@ mod review;
 mod selftest;
 mod senders;
 pub mod server_rules;
+mod service_address;
 
 use std::path::Path;
 use std::time::Duration;
@@ -42,6 +43,7 @@ pub use self::outside::{Outside, write_outside};
 pub use self::review::Question;
 pub use self::selftest::{Tried, selftest};
 pub use self::senders::ClientCertificate;
+pub use self::service_address::is_service_address;
 use super::roles::managed;
 use super::{AccessError, answered, owner};
 use crate::contract::{MANAGED_BY, Sealer};

@@ -7,7 +7,7 @@ use super::confinement::confinement;
 use super::kinds::kinds;
 use super::webhook::webhook;
 use super::{Finding, authority};
-use crate::bootstrap::webhook::{Absent, absent};
+use crate::bootstrap::webhook::{Absent, absent, is_service_address};
 use crate::cli::context::ledger_of;
 use crate::errors::chain;
 use crate::execute::endpoint::{self, Verdict};
@@ -16,7 +16,7 @@ use crate::inventory::adopted::{self, Weaker};
 use crate::ledger::LedgerState;
 use crate::observed::adopted_watch;
 use crate::policy::{Cluster, Endpoint, Policy};
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use crate::{bootstrap, daemon};
 
 /// The greatest tolerated difference of clocks, in seconds. With a larger one, new certificates may be "not yet valid":
@@ -95,6 +95,7 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
             findings
                 .extend(absent(&settings.policy, name, &client).await.into_iter().map(|absent| lacks(name, &absent)));
             findings.extend(levels(&settings.policy, name, &client, &init).await);
+            findings.extend(services(settings, name, &client).await);
             findings.extend(webhook(settings, name, &client, init).await);
             findings
         }
@@ -111,6 +112,25 @@ async fn levels(policy: &Policy, name: &ClusterName, client: &kube::Client, init
         }
         Err(error) => vec![Finding::bad(&subject, chain(&error), init)],
     }
+}
+
+/// Returns findings about servers whose address belongs to a Service of the cluster, so that rules for pods may reach
+/// them. The namespace is not known, so this is not counted as a problem.
+async fn services(settings: &Settings, name: &ClusterName, client: &kube::Client) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (class, server) in settings::servers_by_address(settings, name) {
+        for address in server.addresses {
+            if is_service_address(client, address).await {
+                let text = format!(
+                    "its pods may reach {}: {address} belongs to a Service of cluster {name}, and the class has rules for \
+                     pods of other namespaces; to have them checked, name the server as SERVICE.NAMESPACE.svc",
+                    server.name
+                );
+                findings.push(Finding::good(format!("class {class}, network"), text));
+            }
+        }
+    }
+    findings
 }
 
 /// Returns the finding about a name that `scheduling` of a class lists and the cluster does not know. If the class has

@@ -3,11 +3,22 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
 
+use std::collections::BTreeSet;
+
+use bursar::admission::existing::{Broken, GRACE, by_adopting};
+use bursar::desired::server_rules::{hosts_of_adopted, rules_of_adopted};
+use bursar::policy::AdoptedAdmission;
+use bursar::rules::server::ServerRule;
+use bursar::rules::{HostRules, Mode};
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
+use super::judge::kind_of;
 use super::sender::route;
-use super::server_rules::{HOSTNAME, Meddler, OLD_STORAGE_CLASS, annotated, kind, object, pods, refuses_templates};
+use super::server_rules::{
+    HOSTNAME, Meddler, OLD_STORAGE_CLASS, SERVER_RULES, allows_nothing, annotated, kind, object, pods,
+    refuses_templates,
+};
 use super::site::{Site, out, said};
 
 const LAB: &str = "lab-ann";
@@ -207,6 +218,7 @@ fn ordinary() -> Vec<Value> {
         token("istio-ca"),
         token(""),
         json!({"priorityClassName": "batch"}),
+        json!({"securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1024"}]}}),
     ] {
         of_pods(fields);
     }
@@ -229,6 +241,38 @@ fn prepare(site: &Site) -> Meddler {
     meddler
 }
 
+/// Judges an object as `bursar webhook audit` does.
+fn audited(site: &Site, object: &Value) -> Vec<Broken> {
+    let adopts = site.settings.policy.classes["profile"].adopts().expect("the class adopts namespaces");
+    let own_hosts = hosts_of_adopted(&adopts.admission, LAB);
+    by_adopting(&rules_of_adopted(&adopts.admission, LAB, &own_hosts), kind_of(object), object)
+}
+
+/// Returns the rules that check one of the objects: those that would refuse it if the class allowed nothing.
+fn checks(site: &Site, objects: &[Value]) -> BTreeSet<&'static str> {
+    let adopts = site.settings.policy.classes["profile"].adopts().expect("the class adopts namespaces");
+    let nothing = AdoptedAdmission {
+        hosts: HostRules { mode: Mode::Enforce, allow: Vec::new(), annotations: Vec::new() },
+        volumes: Mode::Enforce,
+        allowed_volumes: Vec::new(),
+        read_write_many: ServerRule { mode: Some(Mode::Enforce), ..ServerRule::default() },
+        server: allows_nothing(&adopts.admission.server),
+    };
+    let rules = rules_of_adopted(&nothing, LAB, &[]);
+    objects.iter().flat_map(|object| by_adopting(&rules, kind_of(object), object)).map(|broken| broken.rule).collect()
+}
+
+#[test]
+fn every_rule_of_adopted_namespaces_has_an_attack_and_an_ordinary_object() {
+    let site = Site::shared();
+    let mut rules: BTreeSet<&str> = ["hosts", "annotations", "volumes", "claims.read_write_many"].into();
+    // Policy `bursar-grace` is for tenants only.
+    rules.extend(SERVER_RULES.into_iter().filter(|rule| *rule != GRACE));
+    let attacks: Vec<Value> = attacks().into_iter().map(|(object, _)| object).collect();
+    assert_eq!(checks(&site, &attacks), rules, "attacks");
+    assert_eq!(checks(&site, &ordinary()), rules, "ordinary objects");
+}
+
 #[test]
 fn attacks_in_adopted_namespaces_are_refused_and_the_remedy_is_named() {
     let site = Site::shared();
@@ -242,12 +286,19 @@ fn attacks_in_adopted_namespaces_are_refused_and_the_remedy_is_named() {
     });
     let wrong: Vec<String> = wrong.collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // The scheduler gives running pods a node, so the audit judges it in templates only.
+    let is_judged = |object: &Value| object["kind"] != "Pod" || object["spec"]["nodeName"].is_null();
+    let missed = attacks.iter().filter(|(object, _)| is_judged(object) && audited(&site, object).is_empty());
+    let missed: Vec<String> = missed.map(|(object, _)| object.to_string()).collect();
+    assert!(missed.is_empty(), "the audit does not find:\n{}", missed.join("\n"));
 }
 
 #[test]
 fn ordinary_objects_are_allowed_in_adopted_namespaces_and_everything_in_others() {
     let site = Site::shared();
     let meddler = prepare(&site);
+    let found: Vec<Broken> = ordinary().iter().flat_map(|object| audited(&site, object)).collect();
+    assert!(found.is_empty(), "the audit finds {found:#?}");
     let elsewhere = attacks().into_iter().map(|(mut object, _)| {
         object["metadata"]["namespace"] = json!(FOREIGN);
         object

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use bursar::admission::existing::{JudgedKind, KINDS, by_server};
+use bursar::admission::existing::{JudgedKind, KINDS, NamespaceRules, by_server, own_hosts};
 use bursar::bootstrap;
+use bursar::desired::server_rules::host_fields;
+use bursar::policy::{Admission, Class};
 use bursar::rules::Mode;
 use futures::StreamExt as _;
 use proptest::prelude::*;
@@ -13,10 +15,16 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 
 use super::server_rules::{SHOP, TOOL, object, pods, prepare};
-use super::site::{Site, runtime};
+use super::site::{Site, name, runtime};
 
 /// The number of random objects in `make test`. `BURSAR_TEST_PODS` overrides it (`make soak`: 2,000).
 const OBJECTS: usize = 300;
+
+/// Kinds of `hosts.fields`.
+const OF_FIELDS: [JudgedKind<'static>; 2] = [
+    JudgedKind { group: "example.org", resource: "widgets" },
+    JudgedKind { group: "networking.istio.io", resource: "gateways" },
+];
 
 /// Returns none of the values, or one of them.
 fn maybe(values: &'static [&'static str]) -> impl Strategy<Value = Option<&'static str>> {
@@ -90,7 +98,9 @@ fn of_pods() -> impl Strategy<Value = Value> {
 
 fn of_services() -> impl Strategy<Value = Value> {
     let kinds = maybe(&["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"]);
-    (select(&[TOOL, SHOP]), kinds, any::<bool>()).prop_map(|(namespace, kind, takes)| {
+    let hosts = maybe(&["ann.shop.example.org", "bob.shop.example.org", "ann.shop.example.org,*"]);
+    let annotation = (select(&["external-dns.alpha.kubernetes.io/hostname", "example.org/myhostname"]), hosts);
+    (select(&[TOOL, SHOP]), kinds, any::<bool>(), annotation).prop_map(|(namespace, kind, takes, (key, hosts))| {
         let mut spec = json!({"ports": [{"port": 80}]});
         set(&mut spec, "type", kind);
         if kind == Some("ExternalName") {
@@ -99,7 +109,9 @@ fn of_services() -> impl Strategy<Value = Value> {
         if takes {
             spec["externalIPs"] = json!(["192.0.2.7"]);
         }
-        object("v1", "Service", namespace, spec)
+        let mut service = object("v1", "Service", namespace, spec);
+        set(&mut service["metadata"]["annotations"], key, hosts);
+        service
     })
 }
 
@@ -121,20 +133,23 @@ fn of_classes() -> impl Strategy<Value = Value> {
         set(&mut claim["metadata"]["annotations"], "volume.beta.kubernetes.io/storage-class", old);
         claim
     });
-    let gateway = (select(&[TOOL, SHOP]), select(&["internal", "external"])).prop_map(|(namespace, class)| {
-        let listeners = json!([{"name": "web", "port": 443, "protocol": "HTTPS", "hostname": "ann.shop.example.org"}]);
+    let hosts = select(&["ann.shop.example.org", "bob.shop.example.org", "*.ann.shop.example.org", ""]);
+    let gateway = (select(&[TOOL, SHOP]), select(&["internal", "external"]), hosts);
+    let gateway = gateway.prop_map(|(namespace, class, host)| {
+        let listeners = json!([{"name": "web", "port": 443, "protocol": "HTTPS", "hostname": host}]);
         let spec = json!({"gatewayClassName": class, "listeners": listeners});
         object("gateway.networking.k8s.io/v1", "Gateway", namespace, spec)
     });
     prop_oneof![ingress, claim, gateway]
 }
 
-fn kind_of(object: &Value) -> JudgedKind {
+pub fn kind_of(object: &Value) -> JudgedKind<'static> {
     let group =
         object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
     let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
     let plural = if kind.ends_with('s') { format!("{kind}es") } else { format!("{kind}s") };
-    let known = KINDS.into_iter().find(|known| known.group == group && known.resource == plural);
+    let mut kinds = KINDS.into_iter().chain(OF_FIELDS);
+    let known = kinds.find(|known| known.group == group && known.resource == plural);
     known.unwrap_or_else(|| panic!("{group} {plural}"))
 }
 
@@ -169,11 +184,15 @@ fn audit_and_policies_agree_on_random_objects() {
     let mut runner = TestRunner::new(Config::default());
     let objects: Vec<Value> =
         (0..count).map(|_| random.new_tree(&mut runner).expect("the strategy generates a value").current()).collect();
+    let fields = host_fields(&site.settings.policy, &name());
     let (mut wrong, mut said) = (Vec::new(), BTreeMap::new());
     for (object, answer) in objects.iter().zip(asked(&site, &objects)) {
-        let class = if object["metadata"]["namespace"] == SHOP { "shop" } else { "tool" };
-        let server = &site.settings.policy.classes[class].admission.server;
-        let judged = |object: &Value| by_server(server, Mode::Enforce, kind_of(object), object);
+        let (class, namespace) = if object["metadata"]["namespace"] == SHOP { ("shop", SHOP) } else { ("tool", TOOL) };
+        let Class { admission: Admission { server, hosts, .. }, namespace: named, .. } =
+            &site.settings.policy.classes[class];
+        let own_hosts = own_hosts(&hosts.allow, named.as_deref().unwrap_or_default(), namespace);
+        let rules = NamespaceRules { server, unchosen: Mode::Enforce, hosts, own_hosts: &own_hosts, fields: &fields };
+        let judged = |object: &Value| by_server(&rules, kind_of(object), object);
         let (answered, found) = match &answer {
             Ok(stored) => {
                 let mut stored = stored.clone();

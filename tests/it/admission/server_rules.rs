@@ -3,11 +3,15 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
+use bursar::admission::existing::{GRACE, NamespaceRules, by_server};
 use bursar::bootstrap;
 use bursar::contract::TenantState;
 use bursar::execute::request::{ApiServer, Ask};
+use bursar::rules::Mode;
+use bursar::rules::server::{ServerRule, ServerRules};
 use bursar_testkit::process::run;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use http::Method;
@@ -15,6 +19,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use super::judge::kind_of;
 use super::sender::ask;
 use super::site::{Site, out, runtime, said};
 
@@ -360,6 +365,42 @@ impl Meddler {
         let answer = self.runtime.block_on(ask(&self.admin, Method::POST, &path, &who, Some(object)));
         if answer.is_success() { Ok(()) } else { Err(answer.message().to_owned()) }
     }
+}
+
+/// The rules that the API server evaluates in namespaces of tenants, as an audit names them.
+pub const SERVER_RULES: [&str; 7] =
+    ["services", "scheduling", "sysctls", "ingress", "claims.storage_classes", "hosts.fields", GRACE];
+
+/// Returns these rules with empty lists: an object that a list allows then breaks its rule.
+pub fn allows_nothing(rules: &ServerRules) -> ServerRules {
+    let nothing = || ServerRule { mode: Some(Mode::Enforce), ..ServerRule::default() };
+    // The compiler asks for a new rule, which needs a name in `SERVER_RULES`.
+    ServerRules {
+        services: nothing(),
+        scheduling: nothing(),
+        sysctls: nothing(),
+        ingress: nothing(),
+        storage: nothing(),
+        host_fields: rules.host_fields.clone(),
+        longest_grace: 0,
+    }
+}
+
+#[test]
+fn every_rule_of_the_api_server_has_an_attack_and_an_ordinary_object() {
+    let site = Site::shared();
+    let admission = &site.settings.policy.classes["shop"].admission;
+    let server = &allows_nothing(&admission.server);
+    let (hosts, fields) = (&admission.hosts, &server.host_fields);
+    let rules = NamespaceRules { server, unchosen: Mode::Enforce, hosts, own_hosts: &[], fields };
+    let checks = |objects: &[Value]| -> BTreeSet<&'static str> {
+        let broken = objects.iter().flat_map(|object| by_server(&rules, kind_of(object), object));
+        broken.map(|broken| broken.rule).collect()
+    };
+    let attacks: Vec<Value> = attacks().into_iter().map(|(object, _)| object).collect();
+    let expected = BTreeSet::from(SERVER_RULES);
+    assert_eq!(checks(&attacks), expected, "attacks");
+    assert_eq!(checks(&ordinary()), expected, "ordinary objects");
 }
 
 #[test]
@@ -737,17 +778,31 @@ fn doctor_names_kinds_that_a_role_may_write_but_no_rule_checks() {
 }
 
 #[test]
-fn doctor_names_priority_and_runtime_classes_that_the_cluster_lacks() {
+fn doctor_names_absent_classes_and_file_servers_behind_a_service() {
     let site = Site::alone();
+    // The control plane has the range 10.96.0.0/16 for Services.
     site.configure(
         r#"[class.nodes]
 from = "users"
 clusters = ["test"]
 namespace = "nodes-{name}"
+network = "near"
+volumes = [
+    { name = "data", kind = "static", nfs = { server = "10.96.0.77", path = "/srv/{name}" } },
+    { name = "more", kind = "static", nfs = { server = "192.0.2.77", path = "/srv/{name}" } },
+]
 [class.nodes.admission]
 scheduling = { runtime_classes = ["late"], priority_classes = ["never", "system-node-critical"] }
+[network.near]
+allow_egress = [{ namespaces = "web" }]
 "#,
     );
+    let findings: Vec<Value> =
+        serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("the text is JSON");
+    let texts = findings.iter().filter(|finding| finding["subject"] == "class nodes, network");
+    let texts: Vec<&str> = texts.map(|found| found["text"].as_str().expect("the value is a string")).collect();
+    let expected = "its pods may reach nfs.server 10.96.0.77: 10.96.0.77 belongs to a Service of cluster test";
+    assert!(matches!(&texts[..], [one] if one.starts_with(expected)), "{texts:?}");
     let lacks = || {
         let findings: Vec<Value> =
             serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("the text is JSON");

@@ -49,59 +49,61 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A rule that an object can break. The first eight have a mode in each class (`Annotations` has the mode of `Hosts`);
-/// the others are always enforced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Rule {
+/// Declares the rules together with their list and their names, so that no list can lack one.
+macro_rules! rules {
+    ($($(#[$doc:meta])+ $rule:ident = $name:literal,)+) => {
+        /// A rule that an object can break. The first eight have a mode in each class (`Annotations` has the mode of
+        /// `Hosts`); the others are always enforced.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Rule {
+            $($(#[$doc])+ $rule,)+
+        }
+
+        impl Rule {
+            /// All rules.
+            pub const ALL: &'static [Self] = &[$(Self::$rule,)+];
+
+            /// Returns the rule's name in the configuration, in metrics and in audit annotations.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$rule => $name,)+
+                }
+            }
+        }
+    };
+}
+
+rules! {
     /// The user and groups that a pod runs as.
-    Uid,
+    Uid = "uid",
     /// Namespaces, ports and privileges of the node.
-    Host,
+    Host = "host",
     /// The registries that images come from.
-    Images,
+    Images = "images",
     /// The hosts that an Ingress or a route serves.
-    Hosts,
+    Hosts = "hosts",
     /// The annotations of Ingresses and routes.
-    Annotations,
+    Annotations = "annotations",
     /// The volumes that a pod mounts.
-    Volumes,
+    Volumes = "volumes",
     /// The storage class of a claim.
-    Claims,
+    Claims = "claims",
     /// How long a pod lives.
-    Lifetime,
+    Lifetime = "lifetime",
     /// The tenant of the namespace is unknown.
-    Identity,
+    Identity = "identity",
     /// A new pod of a suspended tenant.
-    Suspended,
+    Suspended = "suspended",
     /// A write to objects or namespaces that belong to Bursar.
-    Objects,
+    Objects = "objects",
     /// An approval, by the daemon, of a certificate that is not for a tenant or a program of Bursar.
-    Approval,
+    Approval = "approval",
     /// The object does not have the structure of its kind.
-    Malformed,
+    Malformed = "malformed",
 }
 
 impl Rule {
-    /// Returns the rule's name in the configuration, in metrics and in audit annotations.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Uid => "uid",
-            Self::Host => "host",
-            Self::Images => "images",
-            Self::Hosts => "hosts",
-            Self::Annotations => "annotations",
-            Self::Volumes => "volumes",
-            Self::Claims => "claims",
-            Self::Lifetime => "lifetime",
-            Self::Identity => "identity",
-            Self::Suspended => "suspended",
-            Self::Objects => "objects",
-            Self::Approval => "approval",
-            Self::Malformed => "malformed",
-        }
-    }
-
     /// Returns the exception that an administrator can give from this rule, if there is one.
     #[must_use]
     pub const fn exception(self) -> Option<ExceptedRule> {

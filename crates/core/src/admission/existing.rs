@@ -1,6 +1,9 @@
 //! Judges existing objects as if they were created now: by [`decide`] itself, and by those rules of the API server's
 //! policies that can be checked from the object alone.
 
+mod adopted;
+mod hosts;
+
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
@@ -8,23 +11,26 @@ use regex::Regex;
 use serde::Serialize;
 use serde_json::Value;
 
+pub use self::adopted::{AdoptedRules, by_adopting};
+pub use self::hosts::own_hosts;
+use self::hosts::{has_own_hosts, hostnames, is_of, is_served_by_annotation};
 use super::value::Json;
 use super::{Decision, Finding, Operation, POD_BYTES, Resolved, Review, Rule, TOO_LARGE, User, decide};
 use crate::contract::SERVICE_ACCOUNT_PREFIX;
-use crate::rules::server::{PORT_SYSCTLS, SAFE_SYSCTLS, ServerRule, ServerRules};
-use crate::rules::{Mode, Rules};
+use crate::rules::server::{HostField, PORT_SYSCTLS, SAFE_SYSCTLS, ServerRule, ServerRules};
+use crate::rules::{HostRules, Mode, Rules};
 
 /// The API group and the resource of objects that are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct JudgedKind {
+pub struct JudgedKind<'k> {
     /// The API group; empty for the core group.
-    pub group: &'static str,
+    pub group: &'k str,
     /// The plural of the kind, such as `pods`.
-    pub resource: &'static str,
+    pub resource: &'k str,
 }
 
 /// The kinds that rules apply to, except the kinds in `hosts.fields`. Owners come before the objects that they create.
-pub const KINDS: [JudgedKind; 15] = [
+pub const KINDS: [JudgedKind<'static>; 17] = [
     kind("", "pods"),
     kind("", "replicationcontrollers"),
     kind("", "persistentvolumeclaims"),
@@ -40,19 +46,18 @@ pub const KINDS: [JudgedKind; 15] = [
     kind("gateway.networking.k8s.io", "grpcroutes"),
     kind("gateway.networking.k8s.io", "tlsroutes"),
     kind("gateway.networking.k8s.io", "gateways"),
+    kind("gateway.networking.k8s.io", "tcproutes"),
+    kind("gateway.networking.k8s.io", "udproutes"),
 ];
 
-const fn kind(group: &'static str, resource: &'static str) -> JudgedKind {
+const fn kind(group: &'static str, resource: &'static str) -> JudgedKind<'static> {
     JudgedKind { group, resource }
 }
 
 /// The checks that are left out, because an existing object does not show whether it passes them. The texts are for
 /// administrators.
-pub const NOT_JUDGED: [&str; 7] = [
+pub const NOT_JUDGED: [&str; 4] = [
     "scheduling: nodeName of running pods, because the scheduler sets it; templates are judged",
-    "services: hosts in annotations",
-    "hosts.fields: hosts in further kinds",
-    "adopted namespaces: hosts, volumes and storage classes of ReadWriteMany claims",
     "claims: the storage class that a claim without one would get",
     "bursar-tokens: Secrets with a token of a service account, because they may not be read",
     "bursar-size: labels, finalizers, owner references and managedFields",
@@ -77,9 +82,22 @@ pub const GRACE: &str = "bursar-grace";
 /// The API server's policy on service accounts of Bursar, and on Secrets with their tokens.
 pub const TOKENS: &str = "bursar-tokens";
 
+/// The rules of a class that the API server evaluates, for the objects of one namespace.
+#[derive(Debug, Clone, Copy)]
+pub struct NamespaceRules<'r> {
+    pub server: &'r ServerRules,
+    /// The mode of rules for which no administrator chose one.
+    pub unchosen: Mode,
+    pub hosts: &'r HostRules,
+    /// The patterns of the namespace's hosts ([`own_hosts`]).
+    pub own_hosts: &'r [String],
+    /// The `hosts.fields` of all classes that share a policy. Hosts in annotations of their kinds are judged.
+    pub fields: &'r BTreeSet<HostField>,
+}
+
 /// Judges an object by the rules of the webhook. `resolved` is the tenant of its namespace.
 #[must_use]
-pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: JudgedKind, object: &Value) -> Vec<Broken> {
+pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: JudgedKind<'_>, object: &Value) -> Vec<Broken> {
     if is_over(kind, object) {
         return Vec::new();
     }
@@ -128,7 +146,7 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: JudgedKind, object: 
 }
 
 /// Whether the object has finished: a finished pod runs nothing, and a finished `Job` creates nothing.
-fn is_over(kind: JudgedKind, object: &Value) -> bool {
+fn is_over(kind: JudgedKind<'_>, object: &Value) -> bool {
     let ended =
         |condition: &Value| matches!(text(&condition["type"]), "Complete" | "Failed") && condition["status"] == "True";
     match kind.resource {
@@ -138,10 +156,9 @@ fn is_over(kind: JudgedKind, object: &Value) -> bool {
     }
 }
 
-/// Judges an object by the rules that the API server evaluates. `unchosen` is the mode of rules for which no
-/// administrator chose one.
+/// Judges an object of a tenant by the rules that the API server evaluates.
 #[must_use]
-pub fn by_server(server: &ServerRules, unchosen: Mode, kind: JudgedKind, object: &Value) -> Vec<Broken> {
+pub fn by_server(rules: &NamespaceRules<'_>, kind: JudgedKind<'_>, object: &Value) -> Vec<Broken> {
     if is_over(kind, object) {
         return Vec::new();
     }
@@ -153,17 +170,26 @@ pub fn by_server(server: &ServerRules, unchosen: Mode, kind: JudgedKind, object:
         let text = format!("it runs as {account}, with the rights of the tenant's credential");
         broken.push(Broken { rule: TOKENS, mode: Mode::Enforce, text });
     }
+    if let Some(spec) = pod_spec(kind, object) {
+        broken.extend(breaches(GRACE, Mode::Enforce, grace(spec, rules.server.longest_grace)));
+    }
+    broken.extend(by_shared_rules(rules, kind, object));
+    broken
+}
+
+/// Judges an object by the rules that namespaces of tenants and adopted ones share.
+fn by_shared_rules(rules: &NamespaceRules<'_>, kind: JudgedKind<'_>, object: &Value) -> Vec<Broken> {
+    let NamespaceRules { server, unchosen, hosts, own_hosts, fields } = *rules;
+    let mut broken = Vec::new();
     let mut judge = |name: &'static str, rule: &ServerRule, problems: Vec<String>| {
-        let mode = rule.mode.unwrap_or(unchosen);
-        if mode != Mode::Off {
-            broken.extend(problems.into_iter().map(|text| Broken { rule: name, mode, text }));
-        }
+        broken.extend(breaches(name, rule.mode.unwrap_or(unchosen), problems));
     };
     if let Some(spec) = pod_spec(kind, object) {
-        let rule = ServerRule { mode: Some(Mode::Enforce), ..ServerRule::default() };
-        judge(GRACE, &rule, grace(spec, server.longest_grace));
         judge("scheduling", &server.scheduling, scheduling(&server.scheduling, spec, kind.resource == "pods"));
         judge("sysctls", &server.sysctls, sysctls(&server.sysctls, spec));
+    }
+    if hosts.mode != Mode::Off && is_served_by_annotation(kind, fields) {
+        judge("services", &server.services, hostnames(own_hosts, object));
     }
     match (kind.group, kind.resource) {
         ("", "services") => judge("services", &server.services, services(&server.services, &object["spec"])),
@@ -174,8 +200,7 @@ pub fn by_server(server: &ServerRules, unchosen: Mode, kind: JudgedKind, object:
             judge("ingress", &server.ingress, wrong.then(|| format!("gateway class {class:?}")).into_iter().collect());
         }
         ("", "persistentvolumeclaims") if !is_ours(object) => {
-            let old = object["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].as_str();
-            let class = old.unwrap_or_else(|| text(&object["spec"]["storageClassName"]));
+            let class = storage_class(object);
             let wrong = !server.storage.allow.contains(&format!("class {class}"));
             let problem = wrong.then(|| format!("storage class {class:?}"));
             let attributes = text(&object["spec"]["volumeAttributesClassName"]);
@@ -185,7 +210,23 @@ pub fn by_server(server: &ServerRules, unchosen: Mode, kind: JudgedKind, object:
         }
         _ => {}
     }
+    let of_kind = server.host_fields.iter().filter(|field| is_of(field, kind));
+    let foreign = of_kind.filter(|field| !has_own_hosts(object, &field.path, field.optional, own_hosts));
+    let problems = foreign.map(|field| format!("{field} has a host that is somebody else's, or none")).collect();
+    broken.extend(breaches("hosts.fields", hosts.mode, problems));
     broken
+}
+
+/// Returns the problems as breaches of a rule; nothing if the rule is off.
+fn breaches(rule: &'static str, mode: Mode, problems: Vec<String>) -> impl Iterator<Item = Broken> {
+    let problems = problems.into_iter().filter(move |_| mode != Mode::Off);
+    problems.map(move |text| Broken { rule, mode, text })
+}
+
+/// Returns the storage class of a claim. The old annotation comes first.
+fn storage_class(claim: &Value) -> &str {
+    let old = claim["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].as_str();
+    old.unwrap_or_else(|| text(&claim["spec"]["storageClassName"]))
 }
 
 fn is_ours(object: &Value) -> bool {
@@ -234,7 +275,7 @@ fn allows(rule: &ServerRule, kind: &str, name: &str) -> bool {
     rule.allow.contains(&format!("{kind} {name}")) || rule.allow.contains(&format!("{kind} *"))
 }
 
-fn pod_spec(kind: JudgedKind, object: &Value) -> Option<&Value> {
+fn pod_spec<'v>(kind: JudgedKind<'_>, object: &'v Value) -> Option<&'v Value> {
     let spec = &object["spec"];
     let spec = match (kind.group, kind.resource) {
         ("", "pods") => spec,
@@ -320,8 +361,18 @@ mod tests {
 
     use super::*;
 
-    fn broken(server: &ServerRules, kind: JudgedKind, object: &Value) -> Vec<(&'static str, Mode)> {
-        by_server(server, Mode::Audit, kind, object).into_iter().map(|broken| (broken.rule, broken.mode)).collect()
+    fn broken(server: &ServerRules, kind: JudgedKind<'_>, object: &Value) -> Vec<(&'static str, Mode)> {
+        let (hosts, fields) = (no_hosts(), BTreeSet::new());
+        let rules = NamespaceRules { server, unchosen: Mode::Audit, hosts: &hosts, own_hosts: &[], fields: &fields };
+        named(by_server(&rules, kind, object))
+    }
+
+    fn no_hosts() -> HostRules {
+        HostRules { mode: Mode::Off, allow: Vec::new(), annotations: Vec::new() }
+    }
+
+    fn named(broken: Vec<Broken>) -> Vec<(&'static str, Mode)> {
+        broken.into_iter().map(|broken| (broken.rule, broken.mode)).collect()
     }
 
     fn template(spec: &Value) -> Value {

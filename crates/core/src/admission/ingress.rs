@@ -21,7 +21,7 @@ pub const HARMLESS: [&str; 4] = [
 ];
 
 /// A host that an object uses, and the place in the object that names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Use<'a> {
     place: HostPlace,
     /// The host; empty if the object is for every host.
@@ -44,6 +44,17 @@ pub(super) enum RoutingKind {
     Route,
 }
 
+impl RoutingKind {
+    /// Returns `None` for a kind whose hosts the rule does not check.
+    pub(super) fn of(group: &str, resource: &str) -> Option<Self> {
+        match (group, resource) {
+            ("networking.k8s.io", "ingresses") => Some(Self::Ingress),
+            ("gateway.networking.k8s.io", "httproutes" | "grpcroutes" | "tlsroutes") => Some(Self::Route),
+            _ => None,
+        }
+    }
+}
+
 /// Checks the hosts and annotations that differ from the old object.
 pub(super) fn check(
     kind: RoutingKind,
@@ -56,22 +67,32 @@ pub(super) fn check(
     if rules.mode == Mode::Off {
         return Ok(());
     }
-    let uses = |object: &'_ Json<'_>| match kind {
-        RoutingKind::Ingress => of_ingress(object).map(owned),
-        RoutingKind::Route => of_route(object).map(owned),
-    };
-    let before: BTreeSet<(HostPlace, String)> = old.map_or(Ok(Vec::new()), uses)?.into_iter().collect();
+    let before: BTreeSet<Use<'_>> = old.map_or(Ok(Vec::new()), |old| uses(kind, old))?.into_iter().collect();
     let hosts: Vec<String> = patterns(tenant).collect();
-    for (place, host) in uses(new)?.into_iter().filter(|used| !before.contains(used)) {
-        if !hosts.iter().any(|pattern| is_match(pattern, &host)) {
-            decision.found(rules.mode, finding(&Use { place, host: &host }, tenant, &hosts));
+    for used in uses(kind, new)?.into_iter().filter(|used| !before.contains(used)) {
+        if !is_own(&hosts, used.host) {
+            decision.found(rules.mode, finding(&used, tenant, &hosts));
         }
     }
     annotations(new, old, tenant, decision)
 }
 
-fn owned(uses: Vec<Use<'_>>) -> Vec<(HostPlace, String)> {
-    uses.into_iter().map(|used| (used.place, used.host.to_owned())).collect()
+/// Returns what an object says about hosts that no pattern in `hosts` matches, such as `host "x" is somebody else's`.
+pub(super) fn foreign_hosts(kind: RoutingKind, object: &Json<'_>, hosts: &[String]) -> Result<Vec<String>, Malformed> {
+    let foreign = uses(kind, object)?.into_iter().filter(|used| !is_own(hosts, used.host));
+    Ok(foreign.map(|used| used.problem()).collect())
+}
+
+/// Whether one of the patterns matches the host.
+pub(super) fn is_own(patterns: &[String], host: &str) -> bool {
+    patterns.iter().any(|pattern| is_match(pattern, host))
+}
+
+fn uses<'v>(kind: RoutingKind, object: &'v Json<'_>) -> Result<Vec<Use<'v>>, Malformed> {
+    match kind {
+        RoutingKind::Ingress => of_ingress(object),
+        RoutingKind::Route => of_route(object),
+    }
 }
 
 fn of_ingress<'v>(object: &'v Json<'_>) -> Result<Vec<Use<'v>>, Malformed> {
@@ -134,22 +155,28 @@ fn is_label(text: &str) -> bool {
     text == "*" || (!text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-'))
 }
 
+impl Use<'_> {
+    /// Returns what is wrong if no pattern matches the host.
+    fn problem(&self) -> String {
+        let every = "is for every host";
+        match (self.place, self.host) {
+            (HostPlace::DefaultBackend, _) => format!("spec.defaultBackend {every}"),
+            (HostPlace::Rule, "") => format!("a rule without host {every}"),
+            (HostPlace::Tls, "") => format!("a TLS entry without hosts {every}"),
+            (HostPlace::Route, "") => format!("a route without hostnames {every}"),
+            (HostPlace::Tls, host) => format!("TLS host {} is somebody else's", quoted(host)),
+            (_, host) => format!("host {} is somebody else's", quoted(host)),
+        }
+    }
+}
+
 fn finding(used: &Use<'_>, tenant: &Tenant<'_>, hosts: &[String]) -> Finding {
-    let every = "is for every host";
-    let what = match (used.place, used.host) {
-        (HostPlace::DefaultBackend, _) => format!("spec.defaultBackend {every}"),
-        (HostPlace::Rule, "") => format!("a rule without host {every}"),
-        (HostPlace::Tls, "") => format!("a TLS entry without hosts {every}"),
-        (HostPlace::Route, "") => format!("a route without hostnames {every}"),
-        (HostPlace::Tls, host) => format!("TLS host {} is somebody else's", quoted(host)),
-        (_, host) => format!("host {} is somebody else's", quoted(host)),
-    };
     let (why, remedy) = match hosts {
         [] => (format!("{} has no host", tenant.who()), "ask an administrator for one".to_owned()),
         [host] => (format!("{} has {host}", tenant.who()), format!("use {host}")),
         _ => (format!("{} has {}", tenant.who(), hosts.join(", ")), "use one of them".to_owned()),
     };
-    Finding { rule: Rule::Hosts, what, why, remedy }
+    Finding { rule: Rule::Hosts, what: used.problem(), why, remedy }
 }
 
 fn annotations(
@@ -158,11 +185,9 @@ fn annotations(
     tenant: &Tenant<'_>,
     decision: &mut Decision,
 ) -> Result<(), Malformed> {
-    let Some(metadata) = field(new, "metadata") else { return Ok(()) };
     let rules = &tenant.rules.hosts;
-    for (key, value) in object(metadata, "annotations")?.into_iter().flat_map(Object::iter) {
-        let is_same = old.and_then(|old| at(old, &["metadata", "annotations", key])) == Some(value);
-        if is_same || HARMLESS.contains(&key) || rules.annotations.iter().any(|allowed| is_covered(allowed, key)) {
+    for (key, value) in foreign_annotations(new, &rules.annotations)? {
+        if old.and_then(|old| at(old, &["metadata", "annotations", key])) == Some(value) {
             continue;
         }
         let why = match rules.annotations.as_slice() {
@@ -174,6 +199,17 @@ fn annotations(
         decision.found(rules.mode, Finding { rule: Rule::Annotations, what, why, remedy });
     }
     Ok(())
+}
+
+/// Returns the annotations that are neither harmless nor allowed.
+pub(super) fn foreign_annotations<'v, 'a>(
+    new: &'v Json<'a>,
+    allowed: &[String],
+) -> Result<Vec<(&'v str, &'v Json<'a>)>, Malformed> {
+    let Some(metadata) = field(new, "metadata") else { return Ok(Vec::new()) };
+    let all = object(metadata, "annotations")?.into_iter().flat_map(Object::iter);
+    let is_fine = |key: &str| HARMLESS.contains(&key) || allowed.iter().any(|allowed| is_covered(allowed, key));
+    Ok(all.filter(|(key, _)| !is_fine(key)).collect())
 }
 
 fn is_covered(allowed: &str, key: &str) -> bool {

@@ -67,11 +67,8 @@ fn concern(review: &Review<'_>) -> Option<Concern> {
         | ("batch", "jobs", "")
         | ("", "replicationcontrollers", "") => Some(TEMPLATE),
         ("batch", "cronjobs", "") => Some(CRON_JOB),
-        ("networking.k8s.io", "ingresses", "") => Some(Concern::Served(ingress::RoutingKind::Ingress)),
-        ("gateway.networking.k8s.io", "httproutes" | "grpcroutes" | "tlsroutes", "") => {
-            Some(Concern::Served(ingress::RoutingKind::Route))
-        }
         ("", "persistentvolumeclaims", "") => Some(Concern::Claim),
+        (group, resource, "") => ingress::RoutingKind::of(group, resource).map(Concern::Served),
         _ => None,
     }
 }

@@ -107,10 +107,14 @@ impl<'a> Tenant<'a> {
         if namespace == SELFTEST {
             return Some(namespace);
         }
-        let (prefix, suffix) = self.rules.namespace.as_deref()?.split_once("{name}")?;
-        let name = namespace.strip_prefix(prefix)?.strip_suffix(suffix)?;
-        (!name.is_empty()).then_some(name)
+        name_in(self.rules.namespace.as_deref()?, namespace)
     }
+}
+
+/// Returns the part of a namespace's name that stands for `{name}` in the pattern of its class.
+pub(super) fn name_in<'n>(pattern: &str, namespace: &'n str) -> Option<&'n str> {
+    let (prefix, suffix) = pattern.split_once("{name}")?;
+    namespace.strip_prefix(prefix)?.strip_suffix(suffix).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The cases of `tests/data/admission`. Each file has one object, the client that sends it, and the expected decision.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -201,6 +202,39 @@ fn attacks_are_refused_with_a_remedy() {
         assert!(body["response"].get("patch").is_none(), "{name}");
     });
     assert!(count >= 60, "only {count}");
+}
+
+/// Returns the ordinary case of a rule: an object that the rule checks and lets pass.
+const fn ordinary_case(rule: Rule) -> &'static str {
+    match rule {
+        Rule::Uid => "own-uid-in-the-pod",
+        Rule::Host => "host-network-false",
+        Rule::Images => "image-with-digest",
+        Rule::Hosts => "own-host",
+        Rule::Annotations => "ingress-with-allowed-annotations",
+        Rule::Volumes => "own-nfs",
+        Rule::Claims => "claim-for-several-nodes",
+        Rule::Lifetime => "lifetime-as-long-as-allowed",
+        Rule::Identity => "old-root-pod-loses-its-finalizer-while-nobody-knows-whose",
+        Rule::Suspended => "pod-of-a-suspended-tool-loses-its-finalizer",
+        Rule::Objects => "own-quota-of-the-tenant",
+        Rule::Approval => "approval-of-a-tool",
+        Rule::Malformed => "plain-pod",
+    }
+}
+
+#[test]
+fn every_rule_has_an_attack_and_an_ordinary_object() {
+    let refused = RefCell::new(BTreeSet::new());
+    decided("attacks", |_, _, _, decision| {
+        refused.borrow_mut().extend(decision.refusals.iter().map(|finding| finding.rule));
+    });
+    let (refused, ordinary) = (refused.into_inner(), cases("ordinary"));
+    for rule in Rule::ALL {
+        // The rule `claims` fills in, and refuses nothing.
+        assert_eq!(refused.contains(rule), *rule != Rule::Claims, "{rule:?}");
+        assert!(ordinary.contains_key(&format!("ordinary/{}", ordinary_case(*rule))), "{rule:?}");
+    }
 }
 
 #[test]

@@ -4,10 +4,7 @@ use std::fmt;
 
 use super::PodSecurity;
 use crate::rules::server::{ServerRule, ServerRules};
-use crate::rules::{AllowedVolume, HostRules, Mode};
-
-/// The placeholder for the name of the namespace in patterns of an adopting class.
-pub const PLACEHOLDER: &str = "{namespace}";
+use crate::rules::{AllowedVolume, HostRules, Mode, PLACEHOLDER};
 
 /// The settings of a class with `from = "adopted"`.
 #[derive(Debug, Clone, PartialEq, Eq)]

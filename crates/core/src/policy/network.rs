@@ -179,6 +179,16 @@ impl NetworkProfile {
         !self.default_deny || self.allow_egress.iter().any(is_outside)
     }
 
+    /// Whether a pod with this profile may reach pods of other namespaces, apart from the DNS.
+    #[must_use]
+    pub fn reaches_other_namespaces(&self) -> bool {
+        let is_elsewhere = |peer: &Peer| match &peer.who {
+            Who::Pods { namespaces: Namespaces::Named(_) | Namespaces::Labelled(_), .. } => true,
+            Who::Dns | Who::Pods { namespaces: Namespaces::Own, .. } | Who::Addresses { .. } => false,
+        };
+        self.allow_egress.iter().any(is_elsewhere)
+    }
+
     /// Returns why a pod with this profile reaches `target` on one of its ports; `None` if it does not. Rules of
     /// NetworkPolicies add up, so one rule that allows the connection is enough.
     #[must_use]
@@ -212,9 +222,13 @@ impl Who {
             Self::Dns | Self::Pods { namespaces: Namespaces::Own, .. } => None,
             Self::Addresses { range, except } => {
                 let left_out = |address: &IpAddr| except.iter().any(|except| except.contains(*address));
-                let reached =
-                    target.addresses.iter().find(|address| range.contains(**address) && !left_out(address))?;
-                Some(format!("cidr {range} has {reached}"))
+                let reached = target.addresses.iter().find(|address| range.contains(**address) && !left_out(address));
+                // The address of a server in the cluster is often unknown on this host. A range of all addresses has it
+                // anyway.
+                let is_unknown = target.namespace.is_some() && target.addresses.is_empty();
+                let has_all = || is_unknown && range.length == 0 && except.is_empty();
+                let by_address = reached.map(|address| format!("cidr {range} has {address}"));
+                by_address.or_else(|| has_all().then(|| format!("cidr {range} leaves out no address")))
             }
             Self::Pods { namespaces: Namespaces::Named(name), .. } => {
                 (target.namespace.as_ref() == Some(name)).then(|| format!("it is in namespace {name}"))
@@ -308,6 +322,11 @@ mod tests {
         assert!(profile(&[labelled("team=web")]).reaches(&inside).is_some());
         assert_eq!(profile(&[Peer::namespace("web"), Peer::own_namespace()]).reaches(&inside), None);
         assert_eq!(profile(&[labelled("team=web")]).reaches(&nfs()), None);
+        assert!(profile(&[addresses("0.0.0.0/0", &[], &[])]).reaches(&inside).is_some());
+        assert!(profile(&[addresses("0.0.0.0/0", &[], &[Port::tcp(443)])]).reaches(&inside).is_none());
+        assert!(profile(&[addresses("0.0.0.0/0", &["10.0.0.0/8"], &[])]).reaches(&inside).is_none());
+        assert!(profile(&[labelled("team=web")]).reaches_other_namespaces());
+        assert!(!profile(&[Peer::dns(), Peer::own_namespace()]).reaches_other_namespaces());
     }
 
     #[test]

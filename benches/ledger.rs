@@ -99,7 +99,7 @@ async fn fortnight(site: &mut Site, round: u32) {
             if tool.members.remove(&guest).is_none() {
                 tool.members.insert(guest, Role::Member);
             }
-            changes.push(Change::Account(Box::new(tool)));
+            changes.push(Change::Account(tool.into()));
         }
     }
     site.store.write(&site.lock, &changes, &events, site.now).await.expect("the ledger can be written");
@@ -111,7 +111,7 @@ async fn as_in_the_directory(site: &mut Site) {
     let entries: BTreeMap<_, _> = site.snapshot.reads[0].entries.iter().map(|entry| (&entry.id, entry)).collect();
     let members = state.accounts.values().map(|account| {
         let members = entries[&account.directory_id].members.clone();
-        Change::Account(Box::new(Account { members, ..account.clone() }))
+        Change::Account(Account { members, ..account.clone() }.into())
     });
     let deliveries = state.deliveries.iter().map(|(key, delivery)| {
         let delivery = Delivery { at: site.now, checked_at: Some(site.now), ..delivery.clone() };

@@ -179,9 +179,9 @@ mod tests {
     fn imported_accounts_are_listed_with_the_only_entry_that_has_the_name() {
         let name = AccountName { kind: AccountKind::User, name: "alice".to_owned() };
         let id = AccountId::derive("L", "people", &DirectoryId("old".to_owned()));
-        let alice = Account::new(id.clone(), name, "people", DirectoryId("old".to_owned()), Timestamp::UNIX_EPOCH);
+        let alice = Account::new(id, name, "people", DirectoryId("old".to_owned()), Timestamp::UNIX_EPOCH);
         let mut ledger = LedgerState::default();
-        ledger.accounts.insert(id, alice.clone());
+        ledger.accounts.insert(alice.clone());
         let mut add = |id: &str, dn: &str| {
             ledger.rejected.insert(RejectedEntry {
                 source: "people".to_owned(),

@@ -215,7 +215,7 @@ impl Work<'_> {
             generation: held.certificate.generation,
             ..account
         };
-        self.ledger.accounts.insert(account.id.clone(), account);
+        self.ledger.accounts.insert(account);
     }
 
     fn take(&mut self, found: impl Iterator<Item = Held>) {
@@ -272,7 +272,7 @@ impl Work<'_> {
             let account = self.ledger.accounts.get(&id).filter(|account| account.revocation.is_some());
             if let Some(account) = account.cloned() {
                 let account = Account { revocation: None, ..account };
-                self.ledger.apply(&Change::Account(Box::new(account)));
+                self.ledger.apply(&Change::Account(account.into()));
             }
         }
     }
@@ -312,7 +312,7 @@ impl Work<'_> {
 /// Returns the changes that turn an empty ledger into this state.
 fn everything(ledger: LedgerState) -> Vec<Change> {
     let mut changes = vec![Change::LedgerId(ledger.ledger_id), Change::LastGeneration(ledger.last_generation)];
-    changes.extend(ledger.accounts.into_iter().map(|(_, account)| Change::Account(Box::new(account))));
+    changes.extend(ledger.accounts.into_values().map(Change::Account));
     changes.extend(ledger.uid_history.into_iter().map(|(uid, account)| Change::Uid(uid, account)));
     changes.extend(ledger.used_uids.into_iter().map(|(uid, at)| Change::UsedUid(uid, at)));
     for ((account, cluster), tenant) in ledger.tenants {

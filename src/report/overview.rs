@@ -317,7 +317,7 @@ mod tests {
             let (id, entry) = (AccountId(name.as_str().into()), DirectoryId(name.clone()));
             Account::new(id, AccountName { kind, name }, "people", entry, now)
         };
-        let known = |account: Account| Change::Account(Box::new(account));
+        let known = |account: Account| Change::Account(account.into());
         let mut changes = vec![known(new(AccountKind::User, "ann".to_owned()))];
         for number in 0..=ACCOUNTS {
             let members = [(DirectoryId("ann".to_owned()), Role::Member)].into();

@@ -313,7 +313,7 @@ mod tests {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
-        let account = Change::Account(Box::new(world.ledger.accounts[&foo].clone()));
+        let account = Change::Account(world.ledger.accounts[&foo].clone().into());
         let key = CredentialKey::new(foo.clone(), prod());
         let broken = Delivery { at: NOW, checked_at: None, ..world.ledger.deliveries[&key].clone() };
         let failure = Failure { attempts: 4, ..Failure::overwritten("why".to_owned(), None, NOW) };
@@ -337,7 +337,7 @@ mod tests {
         let ago = |seconds| NOW - SignedDuration::from_secs(seconds);
         let (step, reason) = (REMOVAL.to_owned(), "no answer".to_owned());
         let failure = Failure { step, reason, since: ago(8), attempts: 1, next_try: ago(3) };
-        let account = Change::Account(Box::new(world.ledger.accounts[&foo].clone()));
+        let account = Change::Account(world.ledger.accounts[&foo].clone().into());
         ledger
             .write(&[account, Change::Failure(foo, prod(), Some(failure))], &[], NOW)
             .await

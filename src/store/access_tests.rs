@@ -65,7 +65,7 @@ async fn check(kind: AccountKind, steps: Vec<Step>) {
     let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
     let mut own = Account { kind, name: "n0".to_owned(), ..account(0, &[], false, Lifecycle::Active, 0) };
     let tenant = Tenant { class: "c".to_owned(), namespace: None, created_at: at(0) };
-    let known = |account: &Account| Change::Account(Box::new(account.clone()));
+    let known = |account: &Account| Change::Account(account.clone().into());
     let begin = [
         known(&person(1)),
         known(&person(2)),

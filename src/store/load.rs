@@ -39,7 +39,7 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
         doubts: DOUBT.load::<DoubtRow>(connection, ALL).await?.into_iter().filter_map(DoubtRow::read).collect(),
         cluster_marks: mapped(connection, &CLUSTER_MARK, |row: ClusterMarkRow| (row.cluster, row.generation)).await?,
         homes_shown: mapped(connection, &HOMES_SHOWN, |row: HomesRow| ((row.source, row.kind), row.accounts)).await?,
-        accounts: accounts(connection).await?.into(),
+        accounts: accounts(connection).await?.into_values().collect(),
         uid_history: mapped(connection, &UID_HISTORY, |row: UidRow| (row.uid, row.account_id)).await?,
         used_uids: mapped(connection, &USED_UID, |row: UsedUidRow| (row.uid, row.at)).await?,
         persons: mapped(connection, &PERSON, |row: PersonRow| (row.account_id, row.value)).await?,

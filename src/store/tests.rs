@@ -119,7 +119,7 @@ fn change() -> impl Strategy<Value = Change> {
         (0_u8..4, prop::collection::vec(0_u8..5, 0..4), any::<bool>(), states, 0_i64..9, any::<bool>()).prop_map(
             |(n, members, leaving, state, second, full)| {
                 let account = account(n, &members, leaving, state, second);
-                Change::Account(Box::new(if full { filled(account, second) } else { account }))
+                Change::Account(if full { filled(account, second) } else { account }.into())
             }
         ),
         (id(), any::<bool>()).prop_map(|(id, held)| Change::Hold(id, held.then(|| note("hold")))),
@@ -339,7 +339,7 @@ async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
 
 /// Accounts come first, as in a real history: the file refuses rows of accounts that it does not know.
 fn everybody() -> Vec<Change> {
-    (0..4).map(|n| Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)))).collect()
+    (0..4).map(|n| Change::Account(account(n, &[], false, Lifecycle::New, 0).into())).collect()
 }
 
 proptest! {
@@ -451,8 +451,7 @@ async fn after_a_write_fails_on_a_full_disk_memory_equals_the_file_and_the_store
         .expect("the pages can be counted");
     let limit = |pages: i64| sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"));
     sqlx::query(limit(pages)).execute(&mut store.connection).await.expect("the size of the file can be limited");
-    let many: Vec<_> =
-        (10..250).map(|n| Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)))).collect();
+    let many: Vec<_> = (10..250).map(|n| Change::Account(account(n, &[], false, Lifecycle::New, 0).into())).collect();
     let error = store.write(&lock, &many, &[event("seen")], at(1)).await.expect_err("the disk is full");
     assert!(chain(&error).contains("disk is full"), "{}", chain(&error));
     assert!(error.is_of_the_disk() && store.is_stuck());
@@ -497,7 +496,7 @@ async fn a_backup_during_writes_shows_one_moment() {
         lengths
     });
     for n in 100..250 {
-        let change = Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)));
+        let change = Change::Account(account(n, &[], false, Lifecycle::New, 0).into());
         store.write(&lock, &[change], &[event("seen")], at(1)).await.expect("a backup does not block writes");
     }
     done.cancel();

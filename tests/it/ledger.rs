@@ -161,7 +161,7 @@ fn in_realm(account: &Account) -> Change {
 }
 
 fn known(account: &Account) -> Change {
-    Change::Account(Box::new(account.clone()))
+    Change::Account(account.clone().into())
 }
 
 fn uid(account: &Account) -> Change {

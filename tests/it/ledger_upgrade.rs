@@ -90,7 +90,7 @@ fn every_earlier_schema_is_upgraded_without_a_loss_of_data() {
         assert_eq!(kept.map(count), before, "{number}");
         let account = store.state().accounts.values().next().expect("the sample has an account").clone();
         let renamed = bursar::ledger::Account { name: "renamed".to_owned(), ..account };
-        let change = [bursar::ledger::change::Change::Account(Box::new(renamed))];
+        let change = [bursar::ledger::change::Change::Account(renamed.into())];
         let now: Timestamp = "2030-01-01T00:00:00Z".parse().expect("the time is valid");
         runtime.block_on(store.write(&lock, &change, &[], now)).expect("the upgraded ledger accepts writes");
         let memory = store.state().clone();

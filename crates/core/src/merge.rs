@@ -363,12 +363,12 @@ mod tests {
             let id = AccountId::derive("L", source, &entry.id);
             let account = Account {
                 posix: entry.posix.clone(),
-                ..Account::new(id.clone(), name, source, entry.id.clone(), jiff::Timestamp::UNIX_EPOCH)
+                ..Account::new(id, name, source, entry.id.clone(), jiff::Timestamp::UNIX_EPOCH)
             };
             if let Some(posix) = &entry.posix {
-                ledger.uid_history.insert(posix.uid, id.clone());
+                ledger.uid_history.insert(posix.uid, account.id.clone());
             }
-            ledger.accounts.insert(id, account);
+            ledger.accounts.insert(account);
         }
         ledger
     }

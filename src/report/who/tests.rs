@@ -126,11 +126,11 @@ async fn a_suspended_member_of_a_workspace_has_no_access() {
     let namespace = Some("workspace-lab".to_owned().try_into().expect("a name"));
     let tenant = Tenant { class: "course".to_owned(), namespace, created_at: day(1) };
     let cluster = ClusterName("prod".into());
-    let known = people.iter().chain([&group]).map(|account| Change::Account(Box::new(account.clone())));
+    let known = people.iter().chain([&group]).map(|account| Change::Account(account.clone().into()));
     let begin: Vec<Change> = known.chain([Change::Tenant(group.id.clone(), cluster, tenant)]).collect();
     store.write(&lock, &begin, &[], day(1)).await.expect("the ledger is writable");
     let ben = Account { state: Lifecycle::Suspended, since: day(5), ..people[1].clone() };
-    store.write(&lock, &[Change::Account(Box::new(ben))], &[], day(5)).await.expect("the ledger is writable");
+    store.write(&lock, &[Change::Account(ben.into())], &[], day(5)).await.expect("the ledger is writable");
     store.close().await.expect("the ledger closes");
     let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("the ledger opens");
     let pod = What::Pod("workspace-lab".to_owned(), "web".to_owned());
@@ -159,7 +159,7 @@ async fn a_former_uid_leads_to_its_account_only_until_the_change() {
         let (uid, gid) = (uid.try_into().expect("the number is a uid"), uid.try_into().expect("the number is a gid"));
         let posix = Some(PosixIdentity { uid, gid, groups: BTreeSet::new() });
         let account = Account::new(id.clone(), name.clone(), "people", DirectoryId("d".to_owned()), day(1));
-        [Change::Account(Box::new(Account { posix, ..account })), Change::Uid(uid, id.clone())]
+        [Change::Account(Account { posix, ..account }.into()), Change::Uid(uid, id.clone())]
     };
     store.write(&lock, &with(5_000), &[], day(1)).await.expect("the ledger is writable");
     let adopted = Event {

@@ -5,6 +5,7 @@
 //! the file stay equal. A test loads the file and compares them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,7 @@ use crate::snapshot::RejectedEntry;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// A new account, or the complete new content of a known one, including its members.
-    Account(Box<Account>),
+    Account(Arc<Account>),
     /// A uid belongs to this account from now on.
     Uid(Uid, AccountId),
     /// At this time, a cluster showed a workspace with this uid, which belongs to no account of the ledger.
@@ -189,7 +190,7 @@ impl LedgerState {
     /// Applies the change in memory.
     pub fn apply(&mut self, change: &Change) {
         match change.clone() {
-            Change::Account(account) => self.accounts.set(account.id.clone(), Some(*account)),
+            Change::Account(account) => self.accounts.insert(account),
             Change::Uid(uid, account) => self.uid_history.set(uid, Some(account)),
             Change::UsedUid(uid, at) => self.used_uids.set(uid, Some(at)),
             Change::Person(account, person) => self.persons.set(account, Some(person)),

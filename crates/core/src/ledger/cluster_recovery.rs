@@ -198,7 +198,7 @@ pub fn learn(
     }
     let Lesson { accounts, mut learned, .. } = lesson;
     let changed = accounts.into_values().filter(|account| ledger.accounts.get(&account.id) != Some(account));
-    let accounts: Vec<Change> = changed.map(|account| Change::Account(Box::new(account))).collect();
+    let accounts: Vec<Change> = changed.map(|account| Change::Account(account.into())).collect();
     learned.changes.splice(0..0, accounts);
     learned.changes.push(Change::LastGeneration(highest + GENERATIONS_SKIPPED));
     learned
@@ -683,7 +683,7 @@ mod tests {
         let mut archived = old.accounts[&foo].clone();
         (archived.state, archived.ending) = (Lifecycle::Archived, ending);
         let mut old = old;
-        old.apply(&Change::Account(Box::new(archived)));
+        old.apply(&Change::Account(archived.into()));
         let resumed = applied(old.clone(), &seen(TenantState::Active), &policy);
         let account = &resumed.accounts[&foo];
         assert_eq!((account.state, account.ending, account.generation), (Lifecycle::Active, None, 7000));

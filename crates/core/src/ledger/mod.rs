@@ -3,6 +3,7 @@
 //! All memory that decisions use is in [`LedgerState`]. The store loads it once and changes it only together with its
 //! rows, so a cycle in which nothing changed reads and writes nothing.
 
+pub mod accounts;
 pub mod adopted;
 pub mod approval;
 pub mod chain;
@@ -34,6 +35,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use self::accounts::Accounts;
 use self::adopted::AdoptedNamespace;
 pub use self::credential::{Certificate, CredentialKey, Delivery, UnknownCertificate};
 use self::doubt::{Doubt, DoubtKey};
@@ -88,7 +90,7 @@ pub struct LedgerState {
     /// homes were not doubted.
     pub homes_shown: BTreeMap<(String, AccountKind), u64>,
     /// Every account that was ever seen.
-    pub accounts: SharedMap<AccountId, Account>,
+    pub accounts: Accounts,
     /// The value that identifies the account's person in every source.
     pub persons: SharedMap<AccountId, String>,
     /// Every uid that was ever recorded, and its account.

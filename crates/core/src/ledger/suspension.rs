@@ -172,7 +172,7 @@ impl LedgerState {
             let suspension = account.suspension.as_deref()?;
             let proved = suspension.term()?.counted(now)?;
             let suspension = Some(Box::new(suspension.clone().proved(proved)));
-            Some(Change::Account(Box::new(Account { suspension, ..account.clone() })))
+            Some(Change::Account(Account { suspension, ..account.clone() }.into()))
         });
         counted.collect()
     }

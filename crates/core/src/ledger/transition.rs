@@ -345,7 +345,7 @@ impl<'a> Memory<'a> {
             ..Account::new(id.clone(), name, source, entry.id.clone(), self.now)
         };
         self.event(&account, "seen", &format!("new in {source}"), json!({"dn": entry.dn}));
-        self.result.changes.push(Change::Account(Box::new(account)));
+        self.result.changes.push(Change::Account(account.into()));
         self.remember_person(&id, entry);
         self.record_uid(&id, entry);
     }
@@ -553,7 +553,7 @@ impl<'a> Memory<'a> {
             let names: Vec<String> = joined.iter().map(|member| self.member_name(&after, member)).collect();
             self.event(&after, "members joined", &names.join(", "), json!({"members": joined}));
         }
-        self.result.changes.push(Change::Account(Box::new(after)));
+        self.result.changes.push(Change::Account(after.into()));
     }
 
     fn record_uid(&mut self, id: &AccountId, entry: &Entry) {

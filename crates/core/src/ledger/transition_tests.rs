@@ -316,7 +316,7 @@ fn a_workspace_keeps_its_uid_and_follows_the_gid_of_its_group() {
     let mut account = story.account("algebra").clone();
     let uid = 70_000.try_into().expect("the uid is valid");
     account.posix = account.gid.map(|gid| PosixIdentity { uid, gid, groups: BTreeSet::new() });
-    story.ledger.apply(&Change::Account(Box::new(account)));
+    story.ledger.apply(&Change::Account(account.into()));
     assert!(!story.later(MINUTE, &[group(600)]));
     story.later(MINUTE, &[group(601)]);
     let account = story.account("algebra");
@@ -385,7 +385,7 @@ fn an_answer_without_any_tool_is_complete_when_the_last_one_was_suspended_by_ord
     let mut foo = story.account("foo").clone();
     let note = Note { actor: "root".to_owned(), reason: "gone".to_owned(), ticket: None, at: Timestamp::UNIX_EPOCH };
     foo.suspension = Some(Box::new(Suspension::by(note)));
-    story.ledger.apply(&Change::Account(Box::new(foo)));
+    story.ledger.apply(&Change::Account(foo.into()));
     story.later(MINUTE, &[]);
     assert_eq!(story.ledger.sources["people"].completeness, Completeness::Complete);
 }

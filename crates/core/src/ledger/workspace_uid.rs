@@ -23,7 +23,7 @@ pub fn assign(ledger: &LedgerState, groups: &[(&Account, &Class, UidRange)]) -> 
         let Some((gid, uid)) = group.gid.zip(next(ledger, &given, *range)) else { continue };
         given.insert(uid);
         let posix = Some(PosixIdentity { uid, gid, groups: BTreeSet::new() });
-        changes.push(Change::Account(Box::new(Account { posix, ..(*group).clone() })));
+        changes.push(Change::Account(Account { posix, ..(*group).clone() }.into()));
         changes.push(Change::Uid(uid, group.id.clone()));
         let reason = format!("from uid_range {range} of class {}", class.name);
         events.push(Event::new("uid given", reason, json!({"uid": uid, "gid": gid})).about(group));

@@ -394,7 +394,7 @@ mod tests {
             story.0.accounts.values().find(|account| account.name == "b").cloned().expect("the group has an account");
         let mut both = b.clone();
         number(&mut both);
-        story.0.apply(&Change::Account(Box::new(both)));
+        story.0.apply(&Change::Account(both.into()));
         story.hears(vec![read("first", PEOPLE, &[FOO]), second()]);
         assert_eq!(story.with(SHARED), ["alice"], "the first source has the older group");
         for reads in [vec![second()], vec![read("first", PEOPLE, &[FOO])], vec![second()]] {

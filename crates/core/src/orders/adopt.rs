@@ -134,7 +134,7 @@ fn newcomer(
     let mut changes = Vec::new();
     if account.kubernetes_name != name {
         let named = Account { kubernetes_name: name.to_owned(), ..account.clone() };
-        changes.push(Change::Account(Box::new(named)));
+        changes.push(Change::Account(named.into()));
     }
     if !ledger.last_use.contains_key(&account.id) {
         changes.push(Change::Used(account.id.clone(), note.at));

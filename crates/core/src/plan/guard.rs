@@ -21,6 +21,7 @@ use super::reaper::{Waiting, cap};
 use super::subjects::without_refused_returns;
 use super::{AccountPlan, Plan, hash};
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName};
+use crate::ledger::accounts::Accounts;
 use crate::ledger::approval::APPROVAL_HOLDS;
 use crate::ledger::change::{Change, RefusalRecord};
 use crate::ledger::pace::PaceRecord;
@@ -131,7 +132,7 @@ impl Bounds {
 /// The numbers of accounts by class, and the groups. They are updated from the differences between two ledgers.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    accounts: SharedMap<AccountId, Account>,
+    accounts: Accounts,
     tenants: SharedMap<(AccountId, ClusterName), Tenant>,
     classes: BTreeMap<String, Count>,
     groups: BTreeMap<AccountId, String>,

@@ -93,7 +93,7 @@ fn changes(plan: &AccountPlan, now: Timestamp) -> Vec<Change> {
     let mut changes = Vec::new();
     let after = after(plan, now);
     if after != *plan.before {
-        changes.push(Change::Account(Box::new(after)));
+        changes.push(Change::Account(after.into()));
     }
     changes.extend(plan.orders.iter().map(|id| Change::OrderDone(*id)));
     for (cluster, tenant) in &plan.places {

@@ -217,7 +217,7 @@ fn compare(
     };
     let otherwise = World { closely: true, ..world };
     for (id, account) in &desired.accounts {
-        let Some(before) = ledger.accounts.get(id) else { continue };
+        let Some(before) = ledger.accounts.shared(id) else { continue };
         for cluster in account.clusters.keys().filter(|cluster| !inventory.clusters.contains_key(cluster)) {
             plan.misses(cluster, configured.contains(cluster));
         }
@@ -307,7 +307,7 @@ impl World<'_> {
         &self,
         id: &AccountId,
         desired: &DesiredAccount,
-        before: &Account,
+        before: &Arc<Account>,
         notices: &mut Vec<Notice>,
     ) -> Option<AccountPlan> {
         let (mut narrowing, mut actions, mut forgotten, mut adopted) = (vec![], vec![], vec![], vec![]);
@@ -373,7 +373,7 @@ impl World<'_> {
             forgotten,
             labelled,
             begun,
-            before: Arc::new(before.clone()),
+            before: Arc::clone(before),
             otherwise: None,
         };
         planned.losses = loss::of(*self, desired, &planned);
@@ -384,7 +384,7 @@ impl World<'_> {
 
     /// Returns the plan for the case that the guard refuses a removal. For a held account, this is the part that is
     /// carried out in spite of the hold.
-    fn alternative(&self, id: &AccountId, desired: &DesiredAccount, before: &Account) -> Option<Box<AccountPlan>> {
+    fn alternative(&self, id: &AccountId, desired: &DesiredAccount, before: &Arc<Account>) -> Option<Box<AccountPlan>> {
         let kept = desired.otherwise.as_deref()?;
         let mut planned = self.account(id, kept, before, &mut Vec::new())?;
         if desired.held.is_some() {

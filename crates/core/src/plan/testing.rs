@@ -123,7 +123,7 @@ impl World {
             posix,
             ..Account::new(id.clone(), AccountName { kind, name: name.to_owned() }, SOURCE, directory_id, self.now)
         };
-        self.ledger.accounts.insert(id.clone(), account);
+        self.ledger.accounts.insert(account);
         id
     }
 

@@ -183,7 +183,7 @@ impl Memory<'_> {
             }
             let after = Account { absence, ending: self.ending(account, true), ..account.clone() };
             if after != *account {
-                self.result.changes.push(Change::Account(Box::new(after)));
+                self.result.changes.push(Change::Account(after.into()));
             }
         }
     }

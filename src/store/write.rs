@@ -7,7 +7,7 @@ use serde_json::json;
 use sqlx::{Connection as _, SqliteConnection};
 
 use super::batch::Batch;
-use super::table::{arrays, row};
+use super::table::{ROWS_AT_A_TIME, row};
 use super::{CycleEnd, CycleLock, Store, StoreError};
 use crate::ledger::chain;
 use crate::ledger::change::{Change, Event};
@@ -177,19 +177,21 @@ async fn write_events(
     now: Timestamp,
 ) -> sqlx::Result<()> {
     let at = format!("{now:.0}");
-    let rows = events.iter().map(|event| {
-        let id = head.0 + 1;
-        let hash = chain::hash(&head.1, id, &at, event);
-        let previous = std::mem::replace(head, (id, hash.clone())).1;
-        let Event { actor, account, account_id, action, reason, ticket, plan, detail } = event;
-        let row = json!({
-            "id": id, "at": at, "actor": actor, "account": account, "account_id": account_id, "action": action,
-            "reason": reason, "ticket": ticket, "plan": plan, "detail": detail.text(), "previous": previous, "hash": hash,
+    // The rows of all events of a large change would need too much memory.
+    for some in events.chunks(ROWS_AT_A_TIME) {
+        let rows = some.iter().map(|event| {
+            let id = head.0 + 1;
+            let hash = chain::hash(&head.1, id, &at, event);
+            let previous = std::mem::replace(head, (id, hash.clone())).1;
+            let Event { actor, account, account_id, action, reason, ticket, plan, detail } = event;
+            let row = json!({
+                "id": id, "at": at, "actor": actor, "account": account, "account_id": account_id, "action": action,
+                "reason": reason, "ticket": ticket, "plan": plan, "detail": detail.text(), "previous": previous,
+                "hash": hash,
+            });
+            row.to_string()
         });
-        row.to_string().into_boxed_str()
-    });
-    let rows: Vec<_> = rows.collect();
-    for array in arrays(&rows) {
+        let rows: Vec<String> = rows.collect();
         sqlx::query(
             "INSERT INTO event (id, at, actor, account, account_id, action, reason, ticket, plan, detail, previous,
                                 hash)
@@ -198,7 +200,7 @@ async fn write_events(
                     value ->> 'previous', value ->> 'hash'
              FROM json_each(?1)",
         )
-        .bind(array)
+        .bind(format!("[{}]", rows.join(",")))
         .execute(&mut *connection)
         .await?;
     }

@@ -1,12 +1,12 @@
 //! Measures a whole site by number of tools: a real slapd, API server, `bursard` and `bursar-homed`, with as many people
-//! as tools. Run `cargo bench --bench live`, or with numbers of tools: `cargo bench --bench live -- 1000 10000`. Each
+//! as tools. Run `cargo bench --bench live`, or with numbers of tools: `cargo bench --bench live -- 20 1000 10000`. Each
 //! site has servers of its own.
 //!
 //! The daemon starts with an empty ledger and creates all tenants. It is then measured at rest and after a restart. New
-//! tools, repairs and removals are timed one after the other, while nothing else happens. Then one tool in ten fails
-//! (its home belongs to another user), as many new tools are added, and the removals are timed again. A removal starts
-//! before `ldapmodify` or `bursar`, and ends with the first 403 to requests that are sent continuously with the old
-//! certificate.
+//! tools, repairs and removals are timed one after the other, while nothing else happens. Then a tenth as many new tools
+//! are added that fail, because their homes belong to another user, and as many that do not fail. Meanwhile the removals
+//! are timed again. A removal starts before `ldapmodify` or `bursar`, and ends with the first 403 to requests that are
+//! sent continuously with the old certificate.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
@@ -18,14 +18,12 @@ mod template;
 #[path = "../tests/it/world.rs"]
 mod world;
 
-use std::os::unix::fs::chown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, person_ldif, tool_account_dn, tool_ldif};
 use bursar_testkit::process::Process;
 use bursar_testkit::ready::wait_for;
@@ -40,7 +38,8 @@ use world::World;
 
 /// Numbers of tools if no arguments are given.
 const SIZES: [&str; 1] = ["1000"];
-/// The number of removals of each kind, without and with other work.
+/// The greatest number of removals of each kind, without and with other work. All three numbers are smaller if there are
+/// few tools.
 const REMOVALS: u32 = 100;
 const NEW_TOOLS: u32 = 200;
 const REPAIRS: u32 = 50;
@@ -51,6 +50,9 @@ const DEADLINE: Duration = Duration::from_mins(2);
 const ALL_TENANTS: Duration = Duration::from_hours(2);
 /// The interval between two requests, and between two checks of a home.
 const LOOK: Duration = Duration::from_millis(2);
+/// The interval between two queries of the ledger while all tenants are created. Each query opens the ledger, and a
+/// shorter interval would slow down the daemon.
+const QUERY: Duration = Duration::from_secs(2);
 /// The allocator returns freed memory within this time.
 const REST: Duration = Duration::from_secs(30);
 /// Only the benchmark starts cycles. Raises the daily limits, which would hold back removals.
@@ -68,12 +70,18 @@ fn main() {
 }
 
 fn measure(tools: u32) {
-    assert!(tools >= 5 * REMOVALS, "four removals of {REMOVALS} and {REPAIRS} repairs need more tools");
+    assert!(tools >= 10, "each kind of removal uses one tool in ten");
+    let (new_tools, repairs, each) =
+        (NEW_TOOLS.min(tools / 5), REPAIRS.min((tools / 20).max(1)), REMOVALS.min(tools / 10));
     let site = Site::new(tools);
     let began = Instant::now();
-    let daemon = site.start();
+    let daemon = site.start("bursard.log");
     // A failed first attempt is retried, so a tool counts when it has its kubeconfig.
-    site.wait_for_rows(&format!("SELECT 1 WHERE (SELECT count(delivered_at) FROM tools) >= {tools}"), ALL_TENANTS);
+    site.wait_for_rows(
+        &format!("SELECT 1 WHERE (SELECT count(delivered_at) FROM tools) >= {tools}"),
+        QUERY,
+        ALL_TENANTS,
+    );
     let took = began.elapsed().as_secs_f64();
     println!("bootstrap, s\t{took:.0}");
     println!("bootstrap, tools/s\t{:.1}", f64::from(tools) / took);
@@ -87,20 +95,20 @@ fn measure(tools: u32) {
     wait_for("bursard is told of changes", DEADLINE, || {
         daemon.log_end().contains("the server pushes changes").then_some(())
     });
-    print("new tool to working kubeconfig", (0..NEW_TOOLS).map(|number| site.new_tool(number)));
+    print("new tool to working kubeconfig", (0..new_tools).map(|number| site.new_tool(number)));
     let mut numbers = 0..tools;
-    print("deleted quota to its repair", numbers.by_ref().take(REPAIRS as usize).map(|number| site.repair(number)));
+    print("deleted quota to its repair", numbers.by_ref().take(repairs as usize).map(|number| site.repair(number)));
     let mut removals = |what: &str| {
         for (name, begin) in [("disabled in LDAP", disable as Begin), ("`bursar revoke`", revoke as Begin)] {
-            let numbers = numbers.by_ref().take(REMOVALS as usize);
+            let numbers = numbers.by_ref().take(each as usize);
             print(&format!("{name} to no access, {what}"), numbers.map(|number| site.removal(number, begin)));
         }
     };
     removals("nothing else happens");
     commands(&site);
-    site.let_fail(tools - tools / 10..tools);
-    site.add("more", 500_000, tools / 10);
-    removals("one tool in ten fails, as many are created");
+    site.add("fail", 700_000, tools / 10, false);
+    site.add("more", 500_000, tools / 10, true);
+    removals("a tenth as many new tools fail, and as many are created");
     stop(&daemon);
     standby(&site);
 }
@@ -125,14 +133,14 @@ fn at_rest(site: &Site, daemon: &Process) {
 fn restart(site: &Site) -> Process {
     let cycles = site.world.rows("SELECT 1 FROM cycle").len();
     let began = Instant::now();
-    let daemon = site.start();
+    let daemon = site.start("restarted.log");
     let socket = site.world.folder.join("control.sock");
     while UnixStream::connect(&socket).is_err() {
         assert!(began.elapsed() < DEADLINE, "{}", daemon.log_end());
         std::thread::sleep(LOOK);
     }
     println!("start to ready, ms\t{:.0}", milliseconds(began.elapsed()));
-    site.wait_for_rows(&format!("SELECT 1 WHERE (SELECT count(*) FROM cycle) > {cycles}"), DEADLINE);
+    site.wait_for_rows(&format!("SELECT 1 WHERE (SELECT count(*) FROM cycle) > {cycles}"), QUERY / 20, DEADLINE);
     println!("start to the end of the first cycle, ms\t{:.0}", milliseconds(began.elapsed()));
     println!("the same, CPU s\t{:.1}", figures::cpu_of(daemon.id()));
     println!("peak memory of the start, MiB\t{}", figures::memory_of(daemon.id(), "VmHWM"));
@@ -146,10 +154,10 @@ fn stop(daemon: &Process) {
 
 /// Prints how long an administrator waits for a command: median of five.
 fn commands(site: &Site) {
-    for command in ["status", "plan", "why tool tool300", "tools", "history --last 100"] {
+    for command in ["status", "plan", "why tool tool9", "tools", "history --last 100"] {
         let times = (0..5).map(|_| {
             let began = Instant::now();
-            site.world.bursar(command);
+            assert!(!site.world.bursar(command).is_empty(), "{command}");
             began.elapsed()
         });
         println!("`bursar {command}`, ms\t{:.0}", milliseconds(figures::median(times.collect())));
@@ -198,7 +206,7 @@ struct Site {
 
 impl Site {
     fn new(tools: u32) -> Self {
-        let mut world = World::on(Arc::new(Servers::start()), "live", SETTINGS);
+        let mut world = World::with("live", SETTINGS);
         world.configure("preset    = \"toolforge\"\n", "preset    = \"toolforge\"\npersist   = true\n");
         let people: Vec<String> =
             (0..tools).map(|number| person_ldif(&world.base, &format!("p{number}"), 300_000 + number)).collect();
@@ -207,14 +215,14 @@ impl Site {
         let runtime = runtime.expect("the system allows a runtime");
         let administrator = runtime.block_on(client(&world.servers.cluster.admin_kubeconfig));
         let site = Self { world, runtime, administrator };
-        site.add("tool", 100_000, tools);
+        site.add("tool", 100_000, tools, true);
         site
     }
 
-    fn start(&self) -> Process {
+    fn start(&self, log: &str) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursard"));
         command.arg("--config").arg(self.world.config());
-        Process::start("bursard", &command, &self.world.folder.join("bursard.log"))
+        Process::start("bursard", &command, &self.world.folder.join(log))
     }
 
     /// Runs a cycle that reads the directory, and waits for its end.
@@ -222,29 +230,21 @@ impl Site {
         self.world.bursar("sync");
     }
 
-    fn add(&self, prefix: &str, first_uid: u32, count: u32) {
+    /// Adds tools. Unless they work, their homes belong to another user, so that their deliveries fail.
+    fn add(&self, prefix: &str, first_uid: u32, count: u32, work: bool) {
         let tool = |number: u32| {
             let (name, uid) = (format!("{prefix}{number}"), first_uid + number);
-            self.world.home_of(&name, uid);
+            self.world.home_of(&name, if work { uid } else { 1 });
             tool_ldif(&self.world.base, &name, uid, &[&format!("p{number}")])
         };
         self.world.add(&(0..count).map(tool).collect::<Vec<_>>().join("\n"));
     }
 
-    /// Makes deliveries to these tools fail, and starts a delivery to each.
-    fn let_fail(&self, tools: std::ops::Range<u32>) {
-        for number in tools {
-            let tool = format!("tool{number}");
-            chown(self.world.home(&tool), Some(1), Some(1)).expect("the benchmark runs as root");
-            revoke(&self.world, &tool);
-        }
-    }
-
-    fn wait_for_rows(&self, query: &str, deadline: Duration) {
+    fn wait_for_rows(&self, query: &str, interval: Duration, deadline: Duration) {
         let end = Instant::now() + deadline;
         while self.world.rows(AssertSqlSafe(query.to_owned())).is_empty() {
             assert!(Instant::now() < end, "no result of {query}");
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(interval);
         }
     }
 

@@ -317,6 +317,12 @@ async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
         let change = Change::Certificate(key.clone(), Some(certificate));
         store.write(&lock, &[change], &[event("issued")], at(0)).await.expect("the ledger is writable");
     }
+    let unknown = |number: u8, ends| {
+        let unknown = UnknownCertificate { text: "CN=x".to_owned(), since: at(0), not_after: at(ends) };
+        Change::UnknownCertificate(ClusterName("prod".into()), format!("f{number}"), unknown)
+    };
+    let unknown = [unknown(1, day), unknown(2, 30 * day)];
+    store.write(&lock, &unknown, &[event("unknown certificate")], at(0)).await.expect("the ledger is writable");
     for second in [2 * day, 2 * day + 60] {
         let shorter = Some(json!({"left_out": {"failing": 9}}));
         store.finish(&lock, CycleEnd { shorter, ..cycle_end(at(second)) }).await.expect("the ledger is writable");
@@ -333,6 +339,7 @@ async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
     let two_years = 2 * 366 * day;
     store.finish(&lock, cycle_end(at(two_years))).await.expect("the ledger is writable");
     assert_eq!(told("SELECT account_id FROM certificate").await, ["\"a1\"", "\"a1\""]);
+    assert_eq!(told("SELECT fingerprint FROM unknown_certificate").await, ["\"f2\""]);
     let (file, memory) = reopened(store, folder.path()).await;
     assert_eq!(file, memory);
 }

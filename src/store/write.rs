@@ -15,8 +15,8 @@ use crate::ledger::change::{Change, Event};
 /// Number of cycles whose rows are kept: one week at one cycle a minute. Without a limit they would grow by a gigabyte
 /// a year; the history, which is kept forever, already records every change.
 const CYCLES_KEPT: i64 = 10_000;
-/// How long an expired certificate or token is remembered with its id, account and times. Two years, because audit
-/// events are rarely examined later.
+/// How long an expired certificate or token is remembered with its fingerprint, account and times. Two years, because
+/// audit events are rarely examined later.
 const ENDED_KEPT: SignedDuration = SignedDuration::from_hours(2 * 365 * 24);
 /// How long the use of a limit is remembered. Limits look back a day; the rest allows for a clock that is set forward
 /// and back again.
@@ -74,12 +74,17 @@ impl Store {
         let forgotten = end.ended.saturating_sub(SPENT_KEPT).unwrap_or(Timestamp::MIN);
         self.must_not_be_stuck()?;
         let day = end.ended.to_zoned(TimeZone::UTC).date();
-        let reduce = Reduce { older: self.last_report.take(), ended: self.reduced_on != Some(day) };
+        let reduces_ended = self.reduced_on != Some(day);
+        let reduce = Reduce { older: self.last_report.take(), ended: reduces_ended };
         let written = write_cycle(&mut self.connection, id, &end, forgotten, reduce).await;
         self.took(written)?;
         self.reduced_on = Some(day);
         self.last_report = end.shorter.map(|report| report.to_string());
         self.last_cycle = id;
+        if reduces_ended {
+            let forgotten = no_longer_kept(end.ended);
+            self.state.unknown_certificates.retain(|_, unknown| unknown.not_after >= forgotten);
+        }
         self.state.spent.retain(|spent| spent.at >= forgotten);
         self.state.approvals.retain(|_, until| *until > end.ended);
         self.state.sources = end.sources;
@@ -153,12 +158,18 @@ struct Reduce {
     ended: bool,
 }
 
+/// Returns the time before which a certificate must have expired to be forgotten at `now`.
+fn no_longer_kept(now: Timestamp) -> Timestamp {
+    now.saturating_sub(ENDED_KEPT).unwrap_or(Timestamp::MIN)
+}
+
 /// Reduces replaced certificates and tokens that have expired to the columns that `bursar certs who` shows, and deletes
 /// the oldest ones.
 async fn reduce_ended(connection: &mut SqliteConnection, now: Timestamp) -> sqlx::Result<()> {
-    let forgotten = now.saturating_sub(ENDED_KEPT).unwrap_or(Timestamp::MIN);
+    let forgotten = no_longer_kept(now);
     for (statement, before) in [
         ("DELETE FROM certificate WHERE newest = 0 AND not_after < ?", forgotten),
+        ("DELETE FROM unknown_certificate WHERE not_after < ?", forgotten),
         (
             "UPDATE certificate SET cluster = '', host = '', subject = '', renew_after = not_after, bound_to = NULL
              WHERE newest = 0 AND not_after < ? AND subject <> ''",

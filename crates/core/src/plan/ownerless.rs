@@ -188,7 +188,7 @@ mod tests {
             in_namespace("tool-gone"),
             in_namespace("user-zoe"),
             in_the_cluster("bursar-view:user:zoe"),
-            in_the_cluster("bursar-impersonate-admin:user:zoe"),
+            in_the_cluster("bursar-bursar-impersonate-admin:user:zoe"),
         ];
         let kept = [
             in_namespace("other-gone"),

@@ -3,6 +3,7 @@
 //! decision; other objects are only reported. Bindings whose account is not in the ledger either are removed by plans of
 //! their own ([`super::ownerless`]).
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -83,7 +84,8 @@ impl<'a> Strays<'a> {
         let learned_at = ledger.learned_at.filter(|at| at.duration_since(now) <= GRACE);
         let waits = learned_at.and_then(|at| at.checked_add(GRACE).ok()).filter(|until| *until > now);
         strays.waits = waits.is_some();
-        let makers = Makers::of(policy, ledger);
+        // Usually nothing is unknown, and then nobody needs the names of all accounts.
+        let makers = LazyCell::new(|| Makers::of(policy, ledger));
         for (key, found) in left {
             let is_binding = key.kind.stage() == Stage::Access;
             let owner = match &key.namespace {

@@ -141,7 +141,11 @@ impl Cache {
     /// An object was applied again after somebody else changed it.
     pub fn repaired(&mut self, key: &ObjectKey, now: Timestamp) {
         let repairs = &mut Arc::make_mut(&mut self.inventory).repairs;
-        repairs.retain(|_, repairs| !repairs.is_over(now));
+        // Finished conflicts are searched each time the number has doubled. If somebody deletes all objects of a cluster,
+        // a search at each repair would take hours.
+        if repairs.len().is_power_of_two() {
+            repairs.retain(|_, repairs| !repairs.is_over(now));
+        }
         repairs.insert(key.clone(), Repairs::after(repairs.get(key), now));
     }
 

@@ -103,7 +103,7 @@ impl TenantExecution<'_> {
                 let manifest = manifest.value();
                 let applied = apply(&effects.server, key, &manifest, uid.as_deref(), self.claim(key)).await?;
                 let observed = writing.applied(&applied.object);
-                if matches!(reason, Reason::Drifted(_)) {
+                if reason.is_repair(self.run.ledger.objects.contains_key(key)) {
                     effects.watch.repaired(key, self.run.now);
                 }
                 let record = ObjectRecord {

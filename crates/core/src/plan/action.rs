@@ -350,6 +350,24 @@ pub enum Reason {
     Outlived(Timestamp),
 }
 
+impl Reason {
+    /// Whether a write for this reason undoes a change by somebody else. `is_recorded` says whether the ledger has a
+    /// record of the object. If it has one, a missing object was deleted.
+    #[must_use]
+    pub const fn is_repair(&self, is_recorded: bool) -> bool {
+        match self {
+            Self::Drifted(_) => true,
+            Self::Missing => is_recorded,
+            Self::Changed(_)
+            | Self::Expiring(_)
+            | Self::Revoked
+            | Self::Suspended
+            | Self::Orphaned
+            | Self::Outlived(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

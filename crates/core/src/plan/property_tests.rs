@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::scan::Scan;
 use super::testing::{World, prod};
-use super::{AccountPlan, Action, Bounds, Planner, compare, derived, hash};
+use super::{AccountPlan, Action, Bounds, Plan, Planner, compare, derived, hash};
 use crate::desired::{Deriver, DesiredState, Transition};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
 use crate::inventory::Rare;
@@ -427,24 +427,31 @@ fn repairs_that_a_program_undoes_wait_longer_unless_they_remove_access() {
         found.digest = "edited".into();
         found.rare = Rare { rival: Some("argocd".to_owned()), ..Rare::default() }.if_any();
     };
-    let repairs = |world: &mut World, key: &ObjectKey| {
+    let delete = |world: &mut World, key: &ObjectKey| drop(world.cluster().objects.remove(key));
+    let repairs = |world: &mut World, key: &ObjectKey, undo: &dyn Fn(&mut World, &ObjectKey)| {
         let minutes = (0..60).filter(|_| {
-            edit(world, key);
+            undo(world, key);
             let (approved, _) = world.guarded();
-            let repaired = approved.accounts().iter().flat_map(AccountPlan::steps).count() > 0;
+            let is_repair = |action: &Action| matches!(action, Action::Apply { key: applied, .. } if applied == key);
+            let repaired = approved.accounts().iter().flat_map(AccountPlan::steps).any(is_repair);
             world.execute(&approved);
             world.now += SignedDuration::from_mins(1);
             repaired
         });
         minutes.count()
     };
-    assert_eq!(repairs(&mut world, &policy), 9, "three repairs at once, then after 1, 2, 4, 8 and 16 minutes");
+    assert_eq!(repairs(&mut world, &policy, &edit), 9, "three repairs at once, then after 1, 2, 4, 8 and 16 minutes");
     edit(&mut world, &policy);
     let plan = world.plan();
     let notice = plan.notices.iter().find(|notice| notice.text.contains("argocd")).expect("the plan has this notice");
     assert!(notice.text.contains("NetworkPolicy") && notice.text.contains("drift = { network"), "{}", notice.text);
     assert_eq!(notice.account.name, world.ledger.accounts[&foo].name);
-    assert_eq!(repairs(&mut world, &binding), 60, "the binding is repaired every minute");
+    assert_eq!(repairs(&mut world, &binding, &edit), 60, "the binding is repaired every minute");
+    world.now += SignedDuration::from_hours(2);
+    assert_eq!(repairs(&mut world, &policy, &delete), 9, "a program that deletes the object is not answered faster");
+    let told =
+        |plan: &Plan| plan.notices.iter().any(|notice| notice.text.contains("was deleted again after each of 9"));
+    assert!(told(&world.plan()));
 }
 
 #[test]

@@ -306,6 +306,14 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
     let reason = match (record, found) {
         (record, Some(found)) if found.deleting => return ended(key, object, record?, found),
         (Some(record), Some(found)) if is_settled(object, record, found) => return None,
+        // Without its namespace, nothing else could be created again.
+        (Some(_), None) if key.kind.stage() != Stage::Namespace => {
+            if let Some(why) = waits(look, key, None) {
+                said.notices.push(why);
+                return None;
+            }
+            Reason::Missing
+        }
         (_, None) | (None, Some(_)) => Reason::Missing,
         (Some(record), Some(found)) if !quota::edits(object, record, found).is_empty() => {
             // The edit becomes an override, so the next plan desires it.
@@ -329,7 +337,7 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
             return None;
         }
         (Some(_), Some(found)) => {
-            if let Some(why) = waits(look, key, found) {
+            if let Some(why) = waits(look, key, Some(found)) {
                 said.notices.push(why);
                 return None;
             }
@@ -424,11 +432,19 @@ fn taken(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord) -> Opti
     Some(Action::Delete { key: key.clone(), uid: record.uid.to_string(), reason })
 }
 
-/// Returns why a repair waits, if another program undid the last repairs.
-fn waits(look: Look<'_>, key: &ObjectKey, found: &ObservedObject) -> Option<String> {
+/// Returns why a repair waits, if another program undid the last repairs. `found` is `None` if the program deletes the
+/// object each time.
+fn waits(look: Look<'_>, key: &ObjectKey, found: Option<&ObservedObject>) -> Option<String> {
     let repairs = look.there.repairs.get(key)?;
     let narrows = matches!(key.kind.stage(), Stage::Access | Stage::Namespace) || stops_pods(key);
     let until = repairs.wait(narrows, look.now)?;
+    let Some(found) = found else {
+        return Some(format!(
+            "{key} was deleted again after each of {} repairs; the next one is at {until:.0}. Find the program in the audit \
+             log of the API server, and let it leave the object alone",
+            repairs.count
+        ));
+    };
     Some(format!(
         "{key} was changed again by {} after each of {} repairs; the next one is at {until:.0}. Let that program leave \
          it alone, or set drift = {{ {} = \"report\" }} in the class",

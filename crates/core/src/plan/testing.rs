@@ -330,7 +330,7 @@ impl World {
                 let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), rare, ..Default::default() };
                 self.in_cluster(&key.cluster).objects.insert(key.clone(), found);
                 let detail = detail(&key.kind, manifest);
-                if matches!(reason, Reason::Drifted(_)) {
+                if reason.is_repair(self.ledger.objects.contains_key(key)) {
                     let repairs = &mut self.in_cluster(&key.cluster).repairs;
                     repairs.insert(key.clone(), Repairs::after(repairs.get(key), now));
                 }

@@ -48,7 +48,7 @@ pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<Account
         is_own: false,
         ..plan
     };
-    plan.changes_something().then_some(plan)
+    (!plan.is_idle()).then_some(plan)
 }
 
 /// Whether the action delivers the replacement of a revoked credential.
@@ -115,6 +115,7 @@ fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Optio
         Action::RemoveKubeconfig { reason, .. } | Action::SshKeys { reason: Some(reason), .. } => {
             (*reason == Reason::Suspended).then(|| action.clone())
         }
+        Action::InspectKubeconfig { .. } => Some(action.clone()),
         _ => None,
     }
 }

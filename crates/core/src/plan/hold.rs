@@ -111,11 +111,10 @@ fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Optio
             let tokens = credential::is_ours(key) && loss.is_none();
             (*reason != Reason::Orphaned || tokens).then(|| action.clone())
         }
-        Action::StopWorkloads { .. } | Action::Evict { .. } => Some(action.clone()),
+        Action::StopWorkloads { .. } | Action::Evict { .. } | Action::InspectKubeconfig { .. } => Some(action.clone()),
         Action::RemoveKubeconfig { reason, .. } | Action::SshKeys { reason: Some(reason), .. } => {
             (*reason == Reason::Suspended).then(|| action.clone())
         }
-        Action::InspectKubeconfig { .. } => Some(action.clone()),
         _ => None,
     }
 }

@@ -97,6 +97,7 @@ fn stopped(ledger: &LedgerState, account: &Account) -> BTreeSet<String> {
 fn delivered(ledger: &LedgerState, account: &Account) -> BTreeMap<String, jiff::Timestamp> {
     let own = ledger.deliveries_of(&account.id).filter(|(key, delivery)| {
         !delivery.is_pending()
+            && !delivery.is_removed()
             && ledger.certificates.get(key).is_some_and(|certificate| certificate.generation == account.generation)
     });
     own.map(|(key, delivery)| {

@@ -73,14 +73,16 @@ impl From<CredentialError> for StepError {
     }
 }
 
-/// Delivers a credential, in the order that the module describes. Returns the changes for the ledger.
-pub async fn deliver(
+/// Delivers a credential, in the order that the module describes. Returns the changes for the ledger, and what
+/// `before_write` returned, which runs immediately before the kubeconfig is written.
+pub async fn deliver<T>(
     effects: &ClusterEffects,
     homes: &HomedClient,
     account: &AccountPlan,
     what: Delivering<'_>,
     (clock, recorder): (fn() -> Timestamp, &Recorder),
-) -> Result<Vec<Change>, StepError> {
+    before_write: impl Future<Output = T>,
+) -> Result<(Vec<Change>, T), StepError> {
     let server = &effects.server;
     let Delivering { credential, generation, home, mount, old, is_first } = what;
     let target = home::target(home, mount.map(Path::to_owned));
@@ -102,6 +104,7 @@ pub async fn deliver(
         let pending = Change::Delivery(key.clone(), Some(credential.delivered(home, clock()).pending()));
         recorder.store(vec![pending], Vec::new()).await.map_err(|_| StepError::NotRecorded)?;
     }
+    let before = before_write.await;
     let written = write(homes, (home, &target), entries(&server.cluster, credential, proof)).await;
     let written = written.map_err(|error| match error {
         StepError::Home(source) if certificate.is_some() => StepError::Undelivered(source),
@@ -112,7 +115,7 @@ pub async fn deliver(
     let requested = matches!(credential.proof, Proof::Certificate { .. });
     let requested = requested.then(|| Change::Requested(key.clone(), None));
     let delivered = [Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))];
-    Ok(delivered.into_iter().chain(requested).collect())
+    Ok((delivered.into_iter().chain(requested).collect(), before))
 }
 
 /// Makes sure that the home exists and can be written to, before any credential is requested.

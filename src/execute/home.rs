@@ -50,9 +50,9 @@ pub(super) fn known_mount(ledger: &LedgerState, delivery: Option<&Delivery>, hom
     }
     let above = home.parent()?;
     let mut others = ledger.deliveries.values().chain(ledger.ssh_deliveries.values());
-    // After its first minute, a notice is not checked again, so its mount may be an old one.
+    // After its first minute, a file without a credential is not checked again, so its mount may be an old one.
     let beside = others.find_map(|other| {
-        let mount = other.mount.as_ref().filter(|mount| above.starts_with(mount) && !other.is_notice())?;
+        let mount = other.mount.as_ref().filter(|mount| above.starts_with(mount) && other.may_hold_a_credential())?;
         other.path.starts_with(above).then_some(mount)
     });
     beside.cloned()
@@ -86,21 +86,22 @@ pub async fn make_directory(
     }
 }
 
-/// Removes Bursar's entries of a cluster, for all its endpoints. If the cluster is no longer configured (`face` is
-/// `None`), `bursar-homed` finds the entries by Bursar's user entry.
+/// Removes Bursar's entries of a cluster, for all its endpoints, and returns whether there were any. If the cluster is no
+/// longer configured (`face` is `None`), `bursar-homed` finds the entries by Bursar's user entry.
 pub(super) async fn remove(
     homes: &HomedClient,
     cluster: &ClusterName,
     face: Option<&Cluster>,
     (home, mount): (&DesiredHome, Option<PathBuf>),
-) -> Result<(), StepError> {
+) -> Result<bool, StepError> {
     let endpoints = face.into_iter().flat_map(|face| face.endpoints.keys());
     let names = entry_names(cluster, face.map_or("", |face| &face.default_endpoint), endpoints);
     let request = Request::new(target(home, mount), Work::RemoveKubeconfig { names });
     match homes.call(&request).await {
         // A home that is gone contains nothing of Bursar. `bursar-homed` reports it only if the home's file system is
         // mounted.
-        Ok(Answer::Removed { .. }) | Err(HomedClientError::Home(HomeError::MissingHome { .. })) => Ok(()),
+        Err(HomedClientError::Home(HomeError::MissingHome { .. })) => Ok(false),
+        Ok(Answer::Removed { changed }) => Ok(changed),
         Ok(_) => Err(StepError::HomeAnswer),
         Err(error) => Err(error.into()),
     }
@@ -138,16 +139,17 @@ pub(super) fn tell(home: &DesiredHome, written: &Written) {
 }
 
 /// Checks that what was delivered is still in the home: a certificate with its key, a token or login entries, and the
-/// contexts. Also returns the mount of the home.
+/// contexts. Also returns the mount of the home. `face` is `None` if the cluster is no longer configured.
 pub(super) async fn inspect(
     homes: &HomedClient,
     cluster: &ClusterName,
-    face: &Cluster,
+    face: Option<&Cluster>,
     (home, mount): (&DesiredHome, Option<PathBuf>),
     expected: &Expected,
 ) -> Result<(HomeFinding, Option<PathBuf>), StepError> {
     let (fingerprint, names, wanted) = match expected {
         Expected::Certificate(fingerprint) => {
+            let face = face.ok_or_else(|| StepError::NoCluster(cluster.clone()))?;
             (fingerprint, entry_names(cluster, &face.default_endpoint, [&face.default_endpoint]), None)
         }
         Expected::Token(fingerprint, credential) => {
@@ -157,10 +159,14 @@ pub(super) async fn inspect(
         Expected::Entries(credential) => return rewritten(homes, cluster, (home, mount), credential).await,
         Expected::Notice(notice) => {
             let Some(written) = leave(homes, cluster, (home, mount.clone()), notice).await? else {
-                remove(homes, cluster, Some(face), (home, mount.clone())).await?;
+                remove(homes, cluster, face, (home, mount.clone())).await?;
                 return Ok((HomeFinding::AsDelivered, mount));
             };
             return Ok(repaired(written));
+        }
+        Expected::Nothing => {
+            let changed = remove(homes, cluster, face, (home, mount.clone())).await?;
+            return Ok((repaired_if(changed), mount));
         }
     };
     let request = Request::new(target(home, mount), Work::Inspect { names });
@@ -198,8 +204,11 @@ const CHANGED: &str = "Bursar's entries in the file were changed";
 
 /// Returns the finding after entries were written that should be in the file, and the mount of the home.
 fn repaired(Written { changed, mount, .. }: Written) -> (HomeFinding, Option<PathBuf>) {
-    let finding = if changed { HomeFinding::Repaired { why: CHANGED.to_owned() } } else { HomeFinding::AsDelivered };
-    (finding, mount)
+    (repaired_if(changed), mount)
+}
+
+fn repaired_if(changed: bool) -> HomeFinding {
+    if changed { HomeFinding::Repaired { why: CHANGED.to_owned() } } else { HomeFinding::AsDelivered }
 }
 
 /// Makes the home contain exactly these SSH keys in Bursar's block. Returns whether that changed anything, and the

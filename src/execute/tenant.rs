@@ -85,7 +85,8 @@ impl TenantExecution<'_> {
         let (mut done, errors) = begun;
         let step = if errors.is_empty() { LATER_REMOVAL } else { REMOVAL };
         let errors = self.narrow_steps(errors, &mut done).await;
-        let (actions, drift_repaired) = (self.narrowing.len() as u64, done.drift_repaired);
+        let actions = self.narrowing.iter().filter(|action| !action.is_look()).count() as u64;
+        let drift_repaired = done.drift_repaired;
         let counted = Report { actions, drift_repaired, reaped: done.reaped, ..Report::default() };
         let goes_on = !self.actions.is_empty() && errors.iter().all(is_of_the_tenant);
         let failed = errors.iter().find(|error| !is_of_the_tenant(error)).or(errors.first());
@@ -149,7 +150,9 @@ impl TenantExecution<'_> {
     /// looks the same, so the removal must not be repeated every minute for ever.
     fn is_of_a_missing_home(&self, error: &StepError) -> bool {
         let mut homes = self.narrowing.iter().filter_map(|action| match action {
-            Action::RemoveKubeconfig { home, .. } | Action::SshKeys { home, .. } => Some(home),
+            Action::RemoveKubeconfig { home, .. }
+            | Action::SshKeys { home, .. }
+            | Action::InspectKubeconfig { home, .. } => Some(home),
             _ => None,
         });
         homes.any(|home| error.misses(home))

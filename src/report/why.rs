@@ -321,7 +321,8 @@ fn credentials(account: &Account, ledger: &LedgerState) -> Vec<Step> {
         let what = if certificate.bound_to.is_some() { "token" } else { "certificate" };
         Step::new(what, good, if good { text } else { text + ": no longer valid" })
     });
-    let deliveries = ledger.deliveries_of(&account.id).map(|(key, delivery)| {
+    let present = ledger.deliveries_of(&account.id).filter(|(_, delivery)| !delivery.is_removed());
+    let deliveries = present.map(|(key, delivery)| {
         let place = place(key);
         let path = delivery.path.display();
         match delivery.checked_at {

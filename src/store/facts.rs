@@ -43,7 +43,7 @@ const PARTS: [(&str, &[&str], &str); 11] = [
     (
         "deliveries",
         &["cluster", "host", "path", "at", "checked_at"],
-        "SELECT d.cluster, d.host, d.path, d.at, d.checked_at FROM delivery d JOIN account a ON a.id = d.account_id WHERE a.kind || ':' || a.name = ?1 AND a.state <> 'deleted' ORDER BY 1",
+        "SELECT d.cluster, d.host, d.path, d.at, d.checked_at FROM delivery d JOIN account a ON a.id = d.account_id WHERE a.kind || ':' || a.name = ?1 AND a.state <> 'deleted' AND d.digest <> 'notice:removed' ORDER BY 1",
     ),
     (
         "hold",

@@ -277,6 +277,25 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     let listed = world.rows("SELECT host FROM expiring_certificates");
     assert_eq!(listed.len(), 1, "{listed:?}");
     works(&world, &folder(&world, "ce1", "foo").join("config"));
+    // kubectl can read the file before the removal, and write the credential back.
+    let config = folder(&world, "ce2", "foo").join("config");
+    let written = fs::read_to_string(&second).expect("the copy is readable");
+    fs::write(&config, &written).expect("the removal leaves the file");
+    std::thread::sleep(Duration::from_secs(3));
+    good(&mut world);
+    let left = fs::read_to_string(&config).expect("the removal leaves the file");
+    assert!(written.contains("tokenFile") && !left.contains("tokenFile"), "{left}");
+    // The token is in the folder of the former file and of the new one, and the entries change too.
+    world.restart_homed(&["--kubeconfig", ".kube/config", "--kubeconfig", ".kube/other"]);
+    for (from, to) in
+        [(".kube/config\", create = true", ".kube/other\", create = true"), ("://localhost:", "://127.0.0.1:")]
+    {
+        world.configure(from, to);
+    }
+    good(&mut world);
+    works(&world, &folder(&world, "ce1", "foo").join("other"));
+    let left = fs::read_to_string(folder(&world, "ce1", "foo").join("config")).expect("the removal leaves the file");
+    assert!(!left.contains("tokenFile"), "{left}");
     // Restores the second host, which other tests in this cluster use.
     world.configure("hosts = [\"ce1\"]", "hosts = [\"ce1\", \"ce2\"]");
     good(&mut world);

@@ -422,7 +422,7 @@ fn kubeconfig_restored(
 ) -> OrderOutcome {
     let mut event = event(Some(account), "kubeconfig restored", note);
     event.detail = json!({"file": file, "complete": complete}).into();
-    let here = |delivery: &Delivery| delivery.path == file && !delivery.is_notice();
+    let here = |delivery: &Delivery| delivery.path == file && delivery.may_hold_a_credential();
     let deliveries = ledger.deliveries_of(&account.id).filter(|(_, delivery)| !complete && here(delivery));
     let again = deliveries.map(|(key, delivery)| {
         let broken = Delivery { checked_at: None, ..delivery.clone() };

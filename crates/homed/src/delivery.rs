@@ -360,9 +360,15 @@ impl Place<'_> {
                 | HomeError::TooLarge { .. }),
             ) => {
                 self.cpu.heed(BLANKED_BYTES)?;
+                // If the text cannot be read, nothing says which of our keys belongs to this cluster.
+                let blanked = |content: &[u8]| {
+                    let text = std::str::from_utf8(content).ok();
+                    let places = text.and_then(|text| kubeconfig::places_of(text, &names.user).ok());
+                    keypair::with_blank_keys(content, places.as_deref())
+                };
                 // If this fails too, the first error is the one to remedy.
                 if let Ok(Some(whole)) = self.home.directory_of(self.file) {
-                    let _ = overwrite(&whole.reading(BLANKED_BYTES), name, self.patience, keypair::with_blank_keys);
+                    let _ = overwrite(&whole.reading(BLANKED_BYTES), name, self.patience, blanked);
                 }
                 Err(error)
             }

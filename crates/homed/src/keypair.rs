@@ -1,6 +1,7 @@
 //! Decides whether a private key belongs to a certificate, and finds our private keys in a text. Does not read files.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -47,17 +48,21 @@ const BEGIN: &str = "LS0tLS1CRUdJTi";
 /// Returns the text without the private keys of our certificates; `None` if it has none. Other keys stay. The text need
 /// not parse. Our keys are removed because Bursar will revoke their credentials.
 pub(super) fn without_our_keys(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-    with_our_keys_as(text, |_| None)
+    with_our_keys_as(text, None, |_| None)
 }
 
-/// Returns the text with blanks, which are base64 too, in place of the private keys of our certificates; `None` if it
-/// has none. The text keeps its length.
-pub(super) fn with_blank_keys(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-    with_our_keys_as(text, |byte| Some(if byte == b'=' { b'=' } else { b'A' }))
+/// Returns the text with blanks, which are base64 too, in place of the private keys of our certificates within `places`;
+/// `None` if there are none. If `places` is `None`, all our keys are blanked. The text keeps its length.
+pub(super) fn with_blank_keys(text: &[u8], places: Option<&[Range<usize>]>) -> Option<Zeroizing<Vec<u8>>> {
+    with_our_keys_as(text, places, |byte| Some(if byte == b'=' { b'=' } else { b'A' }))
 }
 
-/// Returns the text with the result of `blank` for each byte of our keys.
-fn with_our_keys_as(text: &[u8], blank: impl Fn(u8) -> Option<u8>) -> Option<Zeroizing<Vec<u8>>> {
+/// Returns the text with the result of `blank` for each byte of our keys within `places`.
+fn with_our_keys_as(
+    text: &[u8],
+    places: Option<&[Range<usize>]>,
+    blank: impl Fn(u8) -> Option<u8>,
+) -> Option<Zeroizing<Vec<u8>>> {
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
     // The places and public keys of private keys in the text, and the public keys of our certificates.
     let (mut keys, mut ours) = (Vec::new(), BTreeSet::new());
@@ -72,7 +77,10 @@ fn with_our_keys_as(text: &[u8], blank: impl Fn(u8) -> Option<u8>) -> Option<Zer
         }
         keys.extend(public_key(&pem).map(|key| (place, key)));
     }
-    keys.retain(|(_, key)| ours.contains(key));
+    let is_within = |key: &Range<usize>| {
+        places.is_none_or(|places| places.iter().any(|place| place.start <= key.start && key.end <= place.end))
+    };
+    keys.retain(|(place, key)| ours.contains(key) && is_within(place));
     if keys.is_empty() {
         return None;
     }
@@ -133,16 +141,40 @@ fn encode(der: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubeconfig;
+
+    /// Returns the values of a certificate with this group, and of its key.
+    fn pair(group: &str) -> (String, String) {
+        let key = rcgen::KeyPair::generate().expect("ring makes a key");
+        let mut params = rcgen::CertificateParams::new(vec![]).expect("the parameters are valid");
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
+        let signed = params.self_signed(&key).expect("the certificate can be signed");
+        (STANDARD.encode(signed.pem()), STANDARD.encode(key.serialize_pem()))
+    }
+
+    fn blank(key: &str) -> String {
+        key.chars().map(|c| if c == '=' { c } else { 'A' }).collect()
+    }
+
+    #[test]
+    fn only_the_key_of_one_user_is_blanked_in_a_text_that_parses() {
+        let ((first, key), (second, other_key)) = (pair("bursar:tools"), pair("bursar:tools"));
+        let text = |key: &str| {
+            format!(
+                "users:\n- user:\n    client-key-data: {other_key}\n    client-certificate-data: {second}\n  name: \
+                 bursar-test\n- name: bursar-prod\n  user:\n    client-certificate-data: {first}\n    client-key-data: \
+                 |\n      {key}\n- {{name: bursar-dev, user: {{client-certificate-data: {second}, client-key-data: \
+                 {other_key}}}}}\ncontexts: []\n"
+            )
+        };
+        let places = kubeconfig::places_of(&text(&key), "bursar-prod").expect("the text is a kubeconfig");
+        let blanked = with_blank_keys(text(&key).as_bytes(), Some(&places)).expect("the text has a key of the user");
+        assert_eq!(String::from_utf8_lossy(&blanked), text(&blank(&key)));
+        assert_eq!(with_blank_keys(&blanked, Some(&places)), None);
+    }
 
     #[test]
     fn only_our_keys_are_removed_from_a_text_even_if_it_does_not_parse() {
-        let pair = |group: &str| {
-            let key = rcgen::KeyPair::generate().expect("ring makes a key");
-            let mut params = rcgen::CertificateParams::new(vec![]).expect("the parameters are valid");
-            params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
-            let signed = params.self_signed(&key).expect("the certificate can be signed");
-            (STANDARD.encode(signed.pem()), STANDARD.encode(key.serialize_pem()))
-        };
         let ((certificate, key), (others, other_key)) = (pair("bursar:tools"), pair("staff"));
         for (before, between, behind) in [(": : \nk: ", "\nc: ", "\n"), ("{\"k\":\"", "\", c: \"", "\"")] {
             let text =
@@ -150,9 +182,8 @@ mod tests {
             let without = without_our_keys(text(&key).as_bytes()).expect("the text has a key of ours");
             assert_eq!(String::from_utf8_lossy(&without), text(""));
             assert_eq!(without_our_keys(&without), None);
-            let blank: String = key.chars().map(|c| if c == '=' { c } else { 'A' }).collect();
-            let blanked = with_blank_keys(text(&key).as_bytes()).expect("the text has a key of ours");
-            assert_eq!(String::from_utf8_lossy(&blanked), text(&blank));
+            let blanked = with_blank_keys(text(&key).as_bytes(), None).expect("the text has a key of ours");
+            assert_eq!(String::from_utf8_lossy(&blanked), text(&blank(&key)));
         }
         assert_eq!(without_our_keys(format!("{certificate} {}", &key[..key.len() - 8]).as_bytes()), None);
         assert_eq!(without_our_keys(b""), None);

@@ -9,6 +9,7 @@
 mod config;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -149,6 +150,12 @@ pub fn remove(text: &str, names: &EntryNames) -> Result<Option<Zeroizing<String>
         once: [const { BTreeSet::new() }; 3],
     };
     config.without_credentials(&gone)
+}
+
+/// Returns the byte ranges of a text that may hold the credential of a user.
+pub fn places_of(text: &str, user: &str) -> Result<Vec<Range<usize>>, KubeconfigError> {
+    let document = Document::parse(text)?;
+    Ok(Config::of(&document)?.map(|config| config.places_of(user)).unwrap_or_default())
 }
 
 /// Whether a text has an entry of a user of ours, for any cluster.

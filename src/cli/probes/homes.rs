@@ -93,7 +93,8 @@ fn directories(class: &Class) -> impl Iterator<Item = &Path> {
 
 /// Returns some homes beneath the prefix to which something was delivered.
 fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<HomeTarget> {
-    let delivered = ledger.deliveries.iter().filter_map(|(CredentialKey { account: id, .. }, delivery)| {
+    let present = ledger.deliveries.iter().filter(|(_, delivery)| !delivery.is_removed());
+    let delivered = present.filter_map(|(CredentialKey { account: id, .. }, delivery)| {
         let account = ledger.accounts.get(id)?;
         let home = account.home.clone().filter(|home| home.starts_with(prefix))?;
         let kubeconfig = delivery.path.strip_prefix(&home).ok()?.to_owned();

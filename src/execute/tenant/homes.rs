@@ -110,7 +110,7 @@ impl TenantExecution<'_> {
         errors
     }
 
-    /// Carries out a step that needs no cluster; refuses all others.
+    /// Carries out a step in a home, which needs no cluster or only its name and endpoints; refuses all others.
     pub(super) async fn in_home(
         &self,
         face: Option<&Cluster>,
@@ -121,6 +121,9 @@ impl TenantExecution<'_> {
             Action::RemoveKubeconfig { host, home, unrecorded, notice, reason, .. } => {
                 let places = (&**home, unrecorded.as_deref());
                 self.remove_kubeconfig(face, (host, places, reason), notice.as_deref(), done).await
+            }
+            Action::InspectKubeconfig { host, home, expected, .. } => {
+                self.inspect_kubeconfig(face, (host, &**home), expected, done).await
             }
             Action::SshKeys { home, keys, digest, reason, .. } => {
                 let before = self.run.ledger.ssh_deliveries.get(&self.account.id);
@@ -173,7 +176,10 @@ impl TenantExecution<'_> {
             // The certificate is no longer renewed.
             done.changes.push(Change::Certificate(key.clone(), None));
         }
-        done.changes.push(Change::Delivery(key, None));
+        // The row stays until the inspections after the removal are done.
+        let delivery = self.run.ledger.deliveries.get(&key).cloned();
+        let left = delivery.map(|delivery| Delivery { home: Some(home.home.clone()), ..delivery });
+        done.changes.push(Change::Delivery(key, left.map(|delivery| delivery.removed((self.run.clock)()))));
         let detail = json!({"home": home.home, "kubeconfig": home.kubeconfig});
         done.events.push(self.event("kubeconfig removed", reason.to_string(), detail));
         Ok(())
@@ -192,14 +198,14 @@ impl TenantExecution<'_> {
     ) -> Result<Option<Event>, StepError> {
         let (homes, mount) = (&self.effects.homes, self.mount(host, former));
         if let Some(expected) = delivered {
-            let found = home::inspect(homes, self.cluster, face, (former, mount.clone()), &expected).await;
+            let found = home::inspect(homes, self.cluster, Some(face), (former, mount.clone()), &expected).await;
             if matches!(found, Ok((HomeFinding::AsDelivered, _))) {
                 return Ok(None);
             }
         }
         let detail = json!({"home": former.home, "kubeconfig": former.kubeconfig});
         match home::remove(homes, self.cluster, Some(face), (former, mount)).await {
-            Ok(()) => Ok(Some(self.event("kubeconfig removed", reason.to_string(), detail))),
+            Ok(_) => Ok(Some(self.event("kubeconfig removed", reason.to_string(), detail))),
             Err(error) => {
                 let tries = self.before().filter(|before| before.is_of_delivery()).map_or(0, |before| before.attempts);
                 if tries + 1 < FORMER_TRIES && *reason != Reason::Revoked && !error.is_of_a_link(former) {
@@ -262,5 +268,9 @@ impl TenantExecution<'_> {
 
 /// Whether the step needs no cluster.
 pub(super) const fn is_of_a_home(action: &Action) -> bool {
-    matches!(action, Action::RemoveKubeconfig { .. } | Action::SshKeys { .. })
+    match action {
+        Action::RemoveKubeconfig { .. } | Action::SshKeys { .. } => true,
+        Action::InspectKubeconfig { expected, .. } => expected.is_nothing(),
+        _ => false,
+    }
 }

@@ -9,11 +9,12 @@ use crate::execute::{ClusterEffects, StepError, home, idle, level, reap, refusal
 use crate::identity::{HostName, NamespaceName};
 use crate::inventory::HomeFinding;
 use crate::kinds::ObjectKey;
-use crate::ledger::StoppedWorkload;
 use crate::ledger::change::Change;
 use crate::ledger::idle::Idleness;
-use crate::plan::credential::{forget, next_look};
+use crate::ledger::{Delivery, StoppedWorkload};
+use crate::plan::credential::{forget, lasts, next_look};
 use crate::plan::{Action, Expected, Reason};
+use crate::policy::Cluster;
 
 /// The maximum number of searches for workloads. Another search is needed if a workload was replaced while it was
 /// stopped.
@@ -85,59 +86,87 @@ impl TenantExecution<'_> {
             }
             Action::AwaitDeletion { namespace, uid, .. } => self.await_deletion(effects, namespace, uid, done).await,
             Action::Deliver { credential, generation, home, former, replaced, reason, .. } => {
-                let old = self.standing(credential, reason);
                 let mount = self.mount(&credential.host, home);
+                let known = self.run.ledger.deliveries.get(&self.key(&credential.host));
                 let what = Delivering {
                     credential,
                     generation: *generation,
                     home,
                     mount: mount.as_deref(),
-                    old,
-                    is_first: !self.run.ledger.deliveries.contains_key(&self.key(&credential.host)),
+                    old: self.standing(credential, reason),
+                    is_first: known.is_none_or(Delivery::is_removed),
                 };
-                let changes =
-                    deliver(effects, &self.effects.homes, self.account, what, (self.run.clock, self.recorder)).await?;
-                if let Some(former) = former {
-                    let delivered = changes.iter().find_map(|change| match change {
-                        Change::Certificate(_, issued @ Some(_)) => Expected::of(credential, issued.as_ref()),
-                        _ => None,
-                    });
-                    let place = (&credential.host, &**former);
-                    done.events.extend(self.leave_former(&effects.face, place, delivered, reason).await?);
-                }
+                let changes = self.deliver(effects, what, (former.as_deref(), reason), done).await?;
                 done.repeated += u64::from(matches!(reason, Reason::Drifted(_)));
                 done.events.extend(self.delivered(credential, &changes, reason));
                 done.changes.extend(changes);
                 done.changes.extend(forget(&self.account.id, self.cluster, replaced));
                 Ok(())
             }
-            Action::RemoveKubeconfig { .. } | Action::SshKeys { .. } => {
+            Action::RemoveKubeconfig { .. } | Action::SshKeys { .. } | Action::InspectKubeconfig { .. } => {
                 self.in_home(Some(&effects.face), action, done).await
-            }
-            Action::InspectKubeconfig { host, home, expected, .. } => {
-                self.inspect_kubeconfig(effects, (host, &**home), expected, done).await
             }
         }
     }
 
-    async fn inspect_kubeconfig(
+    /// Delivers a credential, and removes our entries from the file that had the last delivery. Returns the changes for
+    /// the ledger.
+    ///
+    /// If the files have different names, the former file is left before the new one is written: they may be in the same
+    /// folder, and then the removal would remove the new token. If they have the same name, both paths may lead to the
+    /// same file, so the former one is left afterwards, unless it has the new credential.
+    async fn deliver(
         &self,
         effects: &ClusterEffects,
+        what: Delivering<'_>,
+        (former, reason): (Option<&DesiredHome>, &Reason),
+        done: &mut Done,
+    ) -> Result<Vec<Change>, StepError> {
+        let host = &what.credential.host;
+        let is_renamed = |former: &&DesiredHome| former.kubeconfig.file_name() != what.home.kubeconfig.file_name();
+        let first = former.filter(is_renamed);
+        let before_write = Box::pin(async {
+            match first {
+                Some(former) => Some(self.leave_former(&effects.face, (host, former), None, reason).await),
+                None => None,
+            }
+        });
+        let records = (self.run.clock, self.recorder);
+        let (changes, left) = deliver(effects, &self.effects.homes, self.account, what, records, before_write).await?;
+        let left = match (left, former) {
+            (Some(left), _) => left?,
+            (None, Some(former)) => {
+                let delivered = changes.iter().find_map(|change| match change {
+                    Change::Certificate(_, issued @ Some(_)) => Expected::of(what.credential, issued.as_ref()),
+                    _ => None,
+                });
+                self.leave_former(&effects.face, (host, former), delivered, reason).await?
+            }
+            (None, None) => None,
+        };
+        done.events.extend(left);
+        Ok(changes)
+    }
+
+    pub(super) async fn inspect_kubeconfig(
+        &self,
+        face: Option<&Cluster>,
         (host, home): (&HostName, &DesiredHome),
         expected: &Expected,
         done: &mut Done,
     ) -> Result<(), StepError> {
         let place = (home, self.mount(host, home));
-        let (found, mount) = home::inspect(&self.effects.homes, self.cluster, &effects.face, place, expected).await?;
+        let (found, mount) = home::inspect(&self.effects.homes, self.cluster, face, place, expected).await?;
         let key = self.key(host);
         let mut is_undone = false;
         if let Some(delivery) = self.run.ledger.deliveries.get(&key) {
             is_undone = next_look(delivery).is_some() && matches!(found, HomeFinding::Broken { .. });
             let checked = home::checked(delivery, home, (&found, mount), self.run.now);
-            done.changes.push(Change::Delivery(key, Some(checked)));
+            done.changes.push(Change::Delivery(key, Some(checked).filter(lasts)));
         }
         let (what, why) = match found {
             HomeFinding::AsDelivered => return Ok(()),
+            HomeFinding::Repaired { why } if expected.is_nothing() => ("kubeconfig removed", why),
             HomeFinding::Broken { why } => ("kubeconfig broken", why),
             HomeFinding::Repaired { why } => ("kubeconfig written again", why),
         };

@@ -214,15 +214,25 @@ async fn any_number_of_backups_does_not_keep_our_key_in_the_home() {
 }
 
 #[tokio::test]
-async fn a_removal_overwrites_our_key_in_a_file_that_is_too_large() {
+async fn a_removal_overwrites_only_the_key_of_its_cluster_in_a_file_that_is_too_large() {
     let homed = Homed::start(&[]);
     let target = homed.home("foo");
     let config = target.home.join(".kube/config");
-    let (key, ours) = with_our_key("1");
-    homed.ask(&target, write(ours.clone())).await.expect("the home is writable");
+    let ((key, ours), (other_key, mut others)) = (with_our_key("1"), with_our_key("2"));
+    others.user.name = "bursar-other".into();
+    for cluster in &mut others.clusters {
+        cluster.name = "other".into();
+    }
+    for context in &mut others.contexts {
+        (context.name, context.cluster) = ("other".into(), "other".into());
+        context.user.clone_from(&others.user.name);
+    }
+    for entries in [&ours, &others] {
+        homed.ask(&target, write(entries.clone())).await.expect("the home is writable");
+    }
     let read = || fs::read_to_string(&config).expect("the file is readable");
     let text = format!("{}# {}\n", read(), "x".repeat(2 * 1024 * 1024));
-    assert!(text.contains(&key));
+    assert!(text.contains(&key) && text.contains(&other_key));
     make_file(&config, UID, text.as_bytes());
     let removed = homed.ask(&target, Work::RemoveKubeconfig { names: ours.names() }).await;
     assert_eq!(removed.expect_err("the file is too large").reason(), "too-large");

@@ -59,8 +59,8 @@ fn stands(config: &Path) -> (Vec<String>, Option<String>) {
 }
 
 /// Adds `count` contexts with kubectl in the home `users`, while homed delivers into `target`, which is the same home,
-/// perhaps through another mount. Returns the number of deliveries, and how many had to be repeated because kubectl
-/// wrote back an older version.
+/// perhaps through another mount. Each delivery is inspected, and repeated until it is in the file. Returns the number of
+/// deliveries, and how many had to be repeated because kubectl wrote back an older version.
 pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize) -> (usize, usize) {
     let programs = tempfile::tempdir().expect("the system allows a temporary folder");
     fs::set_permissions(programs.path(), PermissionsExt::from_mode(0o755))
@@ -78,30 +78,42 @@ pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize
         }
     });
     let (mut delivered, mut repeated) = (0, 0);
-    let deliver = async |version: usize| {
-        let work = write(entries(&(version % 250).to_string()));
+    let ask = async |work: &Work| {
         let deadline = Instant::now() + DEADLINE;
         loop {
             match homed.ask(target, work.clone()).await {
-                Ok(Answer::Written(_)) => return,
+                Ok(Answer::Written(Written { entries_digest, .. })) => return Some(entries_digest),
+                Ok(Answer::Inspected(Inspection { entries_digest, .. })) => return entries_digest,
                 Err(error) if error.reason() == "in-use" && Instant::now() < deadline => {}
                 answer => panic!("{answer:?}"),
             }
         }
     };
+    let deliver = async |version: usize| {
+        let entries = entries(&(version % 250).to_string());
+        let look = Work::Inspect { names: entries.names() };
+        let work = write(entries);
+        // A delivery that kubectl reverts again and again has not arrived.
+        for tries in 0..10 {
+            let written = ask(&work).await;
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            if ask(&look).await == written {
+                return tries;
+            }
+        }
+        panic!("delivery {version} does not arrive");
+    };
     let config = users.join(".kube/config");
     while !done.load(Ordering::Relaxed) {
         delivered += 1;
-        deliver(delivered).await;
-        tokio::time::sleep(Duration::from_millis(30)).await;
+        repeated += deliver(delivered).await;
     }
     user.join().expect("the thread does not panic");
     // Like the daemon: check after 2 s, and repeat the delivery if it was reverted.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let wanted = format!("https://10.0.0.{}:6443", delivered % 250);
     if stands(&config).1.as_ref() != Some(&wanted) {
-        repeated += 1;
-        deliver(delivered).await;
+        repeated += 1 + deliver(delivered).await;
     }
     let (contexts, server) = stands(&config);
     assert_eq!(server.as_ref(), Some(&wanted), "the last delivery is in the file");

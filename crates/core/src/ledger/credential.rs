@@ -107,8 +107,10 @@ pub struct Delivery {
     pub checked_at: Option<Timestamp>,
 }
 
-/// The prefix of [`Delivery::digest`] if the file is a notice of a suspension instead of a credential.
+/// The prefix of [`Delivery::digest`] if the file has no credential. The views of the ledger know it too.
 const NOTICE: &str = "notice:";
+/// [`Delivery::digest`] if our entries were removed. The row lasts until the last inspection after the removal.
+const REMOVED: &str = "notice:removed";
 
 impl Delivery {
     /// Returns the digest of a delivered notice.
@@ -120,7 +122,25 @@ impl Delivery {
     /// Whether the file is a notice of a suspension instead of a credential.
     #[must_use]
     pub fn is_notice(&self) -> bool {
-        self.digest.to_string().starts_with(NOTICE)
+        !self.may_hold_a_credential() && !self.is_removed()
+    }
+
+    /// Returns the row after the removal of our entries.
+    #[must_use]
+    pub fn removed(self, now: Timestamp) -> Self {
+        Self { digest: REMOVED.into(), at: now, checked_at: Some(now), ..self }
+    }
+
+    /// Whether our entries were removed from the file.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.digest.to_string() == REMOVED
+    }
+
+    /// Whether a credential was written into the file, and neither replaced by a notice nor removed.
+    #[must_use]
+    pub fn may_hold_a_credential(&self) -> bool {
+        !self.digest.to_string().starts_with(NOTICE)
     }
 
     /// Returns the row for the time between the decision to write the file and the answer of `bursar-homed`.

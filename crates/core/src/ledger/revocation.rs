@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Account, CERTIFICATE, Certificate, CredentialKey, Failure, LedgerState, Lifecycle, Note, Order};
+use super::{Account, CERTIFICATE, Certificate, CredentialKey, Delivery, Failure, LedgerState, Lifecycle, Note, Order};
 use crate::identity::{AccountId, AccountName, ClusterName, of_generation_group};
 use crate::json_text::JsonText;
 use crate::kinds::Stage;
@@ -201,7 +201,7 @@ impl LedgerState {
     fn outdates(&self, key: &CredentialKey, certificate: &Certificate) -> Option<&Account> {
         let account = self.accounts.get(&key.account).filter(|account| account.state == Lifecycle::Active)?;
         let is_older = account.generation != certificate.generation
-            && self.deliveries.get(key).is_some_and(|delivery| !delivery.is_notice());
+            && self.deliveries.get(key).is_some_and(Delivery::may_hold_a_credential);
         is_older.then_some(account)
     }
 

@@ -226,7 +226,7 @@ fn standing(
             certificate.is_some_and(|it| it.generation == account.generation && it.not_after > now)
         }
     };
-    let Some(delivery) = ledger.deliveries.get(&key).filter(|it| good && !it.is_notice()) else {
+    let Some(delivery) = ledger.deliveries.get(&key).filter(|it| good && it.may_hold_a_credential()) else {
         return waits("its credential is being issued");
     };
     match delivery.checked_at {

@@ -143,8 +143,8 @@ pub enum Action {
         /// The generation of the credential.
         generation: u64,
         home: Box<DesiredHome>,
-        /// The file of the last delivery, if it was another file. Our entries are removed from that file after this
-        /// delivery.
+        /// The file of the last delivery, if it was another file. Our entries are removed from that file together with
+        /// this delivery.
         former: Option<Box<DesiredHome>>,
         /// The hosts whose credentials the delivery replaces in the same file. The ledger forgets them.
         replaced: Vec<HostName>,
@@ -231,6 +231,8 @@ pub enum Expected {
     Entries(Box<DesiredCredential>),
     /// This notice. If another program wrote the credential back, the inspection writes the notice again.
     Notice(Box<DesiredNotice>),
+    /// No entry of ours. If another program wrote the credential back, the inspection removes it again.
+    Nothing,
 }
 
 impl Expected {
@@ -244,6 +246,15 @@ impl Expected {
             Proof::Token(_) => Self::Token(fingerprint?, Box::new(credential.clone())),
             Proof::Oidc(_) => Self::Entries(Box::new(credential.clone())),
         })
+    }
+}
+
+impl Expected {
+    /// Whether the inspection only removes what another program wrote back. Such an inspection needs no cluster, and
+    /// removes access like the removal before it.
+    #[must_use]
+    pub const fn is_nothing(&self) -> bool {
+        matches!(self, Self::Nothing)
     }
 }
 
@@ -291,8 +302,8 @@ impl Action {
             | Self::Archive { .. }
             | Self::DeleteNamespace { .. }
             | Self::AwaitDeletion { .. }
-            | Self::Deliver { .. }
-            | Self::InspectKubeconfig { .. } => false,
+            | Self::Deliver { .. } => false,
+            Self::InspectKubeconfig { expected, .. } => expected.is_nothing(),
         };
         if narrows { Side::Narrowing } else { Side::Other }
     }

@@ -51,8 +51,8 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) -> Standing {
     };
     for credential in &look.tenant.credentials {
         let key = key(look, &credential.host);
-        let delivery =
-            look.ledger.deliveries.get(&key).filter(|delivery| !delivery.is_notice() && !delivery.is_pending());
+        let is_there = |delivery: &&Delivery| delivery.may_hold_a_credential() && !delivery.is_pending();
+        let delivery = look.ledger.deliveries.get(&key).filter(is_there);
         let held = Held { certificate: look.ledger.certificates.get(&key), delivery };
         let home = home.on(&credential.host);
         match reason(look, credential, &home, held) {
@@ -226,7 +226,7 @@ pub(super) fn revoked(look: Look<'_>) -> impl Iterator<Item = Action> {
     let older = deliveries(look).filter(|(key, delivery)| is_older(key) && !delivery.is_notice());
     let remove = |(key, delivery): (&CredentialKey, &Delivery)| removal(look, &key.host, delivery, Reason::Revoked);
     let removals: Vec<Action> = older.filter_map(remove).collect();
-    let proofs = if removals.is_empty() { Vec::new() } else { proofs(look) };
+    let proofs = if removals.iter().all(Action::is_look) { Vec::new() } else { proofs(look) };
     proofs.into_iter().chain(removals)
 }
 
@@ -259,9 +259,15 @@ fn delivered_to(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<
     }
 }
 
-/// Returns the removal of a delivery.
+/// Returns the removal of a delivery. If our entries were removed already, returns the inspection that is due after the
+/// removal: kubectl may have read the file before, and write the credential back.
 fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason) -> Option<Action> {
     let home = delivered_to(look, host, delivery)?;
+    if delivery.is_removed() {
+        next_look(delivery).filter(|at| *at <= look.now)?;
+        let (cluster, host, expected) = (look.cluster.clone(), host.clone(), Expected::Nothing);
+        return Some(Action::InspectKubeconfig { cluster, host, home: Box::new(home), expected });
+    }
     let notice = notice(look, host, delivery).cloned().map(Box::new);
     // The request is recorded before the delivery, and forgotten together with the removal from the former home.
     let is_unrecorded =
@@ -335,10 +341,17 @@ pub fn next_look(delivery: &Delivery) -> Option<Timestamp> {
     looks.into_iter().find(|look| checked < *look)
 }
 
+/// Whether the ledger keeps the row of a delivery after an inspection. The row of a removal is forgotten after the last
+/// one.
+#[must_use]
+pub fn lasts(delivery: &Delivery) -> bool {
+    !delivery.is_removed() || next_look(delivery).is_some()
+}
+
 /// Whether an inspection after a delivery is still to be done in the cluster, or a delivery is to be repeated.
 pub(super) fn awaits_look(ledger: &LedgerState, id: &AccountId, cluster: &ClusterName) -> bool {
     let mut deliveries =
-        ledger.deliveries_of(id).filter(|(key, delivery)| key.cluster == *cluster && !delivery.is_notice());
+        ledger.deliveries_of(id).filter(|(key, delivery)| key.cluster == *cluster && delivery.may_hold_a_credential());
     deliveries.any(|(_, delivery)| delivery.checked_at.is_none() || next_look(delivery).is_some())
 }
 

@@ -48,7 +48,7 @@ pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<Account
         is_own: false,
         ..plan
     };
-    plan.changes_something().then_some(plan)
+    (!plan.is_idle()).then_some(plan)
 }
 
 /// Whether the action delivers the replacement of a revoked credential.
@@ -111,7 +111,7 @@ fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Optio
             let tokens = credential::is_ours(key) && loss.is_none();
             (*reason != Reason::Orphaned || tokens).then(|| action.clone())
         }
-        Action::StopWorkloads { .. } | Action::Evict { .. } => Some(action.clone()),
+        Action::StopWorkloads { .. } | Action::Evict { .. } | Action::InspectKubeconfig { .. } => Some(action.clone()),
         Action::RemoveKubeconfig { reason, .. } | Action::SshKeys { reason: Some(reason), .. } => {
             (*reason == Reason::Suspended).then(|| action.clone())
         }

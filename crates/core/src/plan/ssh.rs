@@ -127,7 +127,11 @@ mod tests {
         world.account(&ann).disabled = Some("mark".to_owned());
         world.cycle();
         assert!(world.ledger.ssh_deliveries.is_empty());
-        assert!(world.ledger.deliveries.values().all(Delivery::is_notice), "{:?}", world.ledger.deliveries);
+        assert!(
+            !world.ledger.deliveries.values().any(Delivery::may_hold_a_credential),
+            "{:?}",
+            world.ledger.deliveries
+        );
         assert!(world.plan().is_empty(), "{}", world.plan());
         world.inventory.clusters.insert(prod(), there);
         (0..2).for_each(|_| drop(world.cycle()));

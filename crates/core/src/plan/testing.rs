@@ -31,7 +31,7 @@ use crate::ledger::{
 };
 use crate::merge::merge;
 use crate::packed_text::{DigestText, UuidText};
-use crate::plan::credential::forget;
+use crate::plan::credential::{forget, lasts};
 use crate::plan::intents::{burnt, overcome};
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
@@ -402,7 +402,8 @@ impl World {
                     return vec![Change::Delivery(key, Some(notice.delivered(home, now)))];
                 }
                 let nobodys = (*reason == Reason::Orphaned).then(|| Change::Certificate(key.clone(), None));
-                nobodys.into_iter().chain([Change::Delivery(key, None)]).collect()
+                let removed = self.ledger.deliveries.get(&key).map(|delivery| delivery.clone().removed(now));
+                nobodys.into_iter().chain([Change::Delivery(key, removed)]).collect()
             }
             Action::SshKeys { home, keys, digest, .. } => {
                 let delivery = (!keys.is_empty()).then(|| home.ssh_delivery(digest, now));
@@ -411,7 +412,8 @@ impl World {
             Action::InspectKubeconfig { cluster, host, .. } => {
                 let key = CredentialKey::new(id.clone(), cluster.clone()).on(host);
                 let delivery = self.ledger.deliveries.get(&key).cloned();
-                vec![Change::Delivery(key, delivery.map(|it| Delivery { checked_at: Some(now), ..it }))]
+                let checked = delivery.map(|it| Delivery { checked_at: Some(now), ..it }).filter(lasts);
+                vec![Change::Delivery(key, checked)]
             }
         }
     }

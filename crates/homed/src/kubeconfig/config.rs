@@ -1,6 +1,7 @@
 //! A parsed kubeconfig, and the edits that add our entries to it and remove them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use bursar_protocol::{EntryNames, OurEntries, is_our_user};
 use zeroize::Zeroizing;
@@ -100,6 +101,15 @@ impl<'d> Config<'d> {
 
     fn our_users(&self) -> impl Iterator<Item = &'d Node> {
         items(self.list(List::Users)).iter().filter(|entry| name_of(entry).is_some_and(is_our_user))
+    }
+
+    /// Returns the byte ranges of the users with this name. Each ends at the next user, because the parser does not report
+    /// exactly where a block scalar ends.
+    pub(super) fn places_of(&self, user: &str) -> Vec<Range<usize>> {
+        let all = items(self.list(List::Users));
+        let ends = all.iter().skip(1).map(|next| next.place.start).chain([self.document.text.len()]);
+        let named = all.iter().zip(ends).filter(|(entry, _)| name_of(entry) == Some(user));
+        named.map(|(entry, end)| entry.place.start..end).collect()
     }
 
     /// Whether a user of ours has content, which may be a credential.

@@ -299,7 +299,21 @@ fn a_suspension_removes_the_entries_of_a_delivery_that_was_not_recorded() {
     world.ledger.deliveries.set(key.clone(), Some(pending));
     assert_eq!(places(&world).len(), 1);
     world.cycle();
-    assert!(world.ledger.deliveries.get(&key).is_none() && world.plan().is_empty(), "{}", world.plan());
+    assert!(world.ledger.deliveries[&key].is_removed() && world.plan().is_empty(), "{}", world.plan());
+    // kubectl may have read the file before, and write the credential back. The inspections need no cluster.
+    world.inventory.clusters.remove(&crate::plan::testing::prod()).expect("the world has this cluster");
+    for look in LOOKS {
+        world.now = world.ledger.deliveries[&key].at + jiff::SignedDuration::from_secs(look);
+        let steps: Vec<Action> = world.plan().accounts.iter().flat_map(AccountPlan::steps).cloned().collect();
+        let is_look = |step: &Action| {
+            matches!(step, Action::InspectKubeconfig { home, expected: Expected::Nothing, .. }
+                if home.file() == old.path)
+        };
+        assert!(steps.len() == 1 && is_look(&steps[0]), "{steps:?}");
+        world.cycle();
+        assert!(world.plan().accounts.is_empty(), "{}", world.plan());
+    }
+    assert!(world.ledger.deliveries.get(&key).is_none());
 }
 
 #[test]

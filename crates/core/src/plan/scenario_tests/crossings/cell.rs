@@ -464,7 +464,7 @@ impl Cell {
                 names.iter().filter_map(|name| Some(of_generation_group(name)?.0.to_string())).collect();
             end.insert(name(key), accounts.join(", "));
         }
-        for (key, delivery) in &world.ledger.deliveries {
+        for (key, delivery) in world.ledger.deliveries.iter().filter(|(_, delivery)| !delivery.is_removed()) {
             let account = &world.ledger.accounts[&key.account];
             let certificate = world.ledger.certificates.get(key);
             let is_present = certificate.is_some_and(|certificate| certificate.generation == account.generation);

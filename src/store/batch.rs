@@ -64,7 +64,7 @@ impl<'a> Batch<'a> {
             }
         }
         for (id, account) in &batch.accounts {
-            batch.intervals.add(state.accounts.get(*id), account);
+            batch.intervals.add(state.accounts.get(id), account);
         }
         batch
     }

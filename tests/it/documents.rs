@@ -185,7 +185,7 @@ fn state() -> LedgerState {
         unresolved: bursar::ledger::Unresolved::default(),
     };
     LedgerState {
-        accounts: [(id, account)].into(),
+        accounts: [account].into_iter().collect(),
         certificates: [(CredentialKey::new(place.0.clone(), place.1.clone()), certificate)].into(),
         failures: [(place, failure)].into(),
         sources: [("people".to_owned(), source)].into(),

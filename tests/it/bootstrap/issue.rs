@@ -100,7 +100,9 @@ impl World {
                 let _ = record.stored.send(());
             }
         });
-        deliver(effects, &self.effects.homes, account, what, (Timestamp::now, &recorder)).await
+        let homes = &self.effects.homes;
+        let delivered = deliver(effects, homes, account, what, (Timestamp::now, &recorder), async {}).await;
+        delivered.map(|(changes, ())| changes)
     }
 
     fn credential(&self, tool: &str) -> DesiredCredential {

@@ -134,7 +134,7 @@ impl Delivery {
     /// Whether our entries were removed from the file.
     #[must_use]
     pub fn is_removed(&self) -> bool {
-        self.digest.to_string() == REMOVED
+        self.digest == REMOVED
     }
 
     /// Whether a credential was written into the file, and neither replaced by a notice nor removed.

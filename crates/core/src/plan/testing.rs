@@ -330,10 +330,7 @@ impl World {
                 let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), rare, ..Default::default() };
                 self.in_cluster(&key.cluster).objects.insert(key.clone(), found);
                 let detail = detail(&key.kind, manifest);
-                if reason.is_repair(self.ledger.objects.contains_key(key)) {
-                    let repairs = &mut self.in_cluster(&key.cluster).repairs;
-                    repairs.insert(key.clone(), Repairs::after(repairs.get(key), now));
-                }
+                self.count_repair(key, reason);
                 let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
@@ -415,6 +412,14 @@ impl World {
                 let checked = delivery.map(|it| Delivery { checked_at: Some(now), ..it }).filter(lasts);
                 vec![Change::Delivery(key, checked)]
             }
+        }
+    }
+
+    fn count_repair(&mut self, key: &ObjectKey, reason: &Reason) {
+        if reason.is_repair(self.ledger.objects.contains_key(key)) {
+            let now = self.now;
+            let repairs = &mut self.in_cluster(&key.cluster).repairs;
+            repairs.insert(key.clone(), Repairs::after(repairs.get(key), now));
         }
     }
 

@@ -324,7 +324,7 @@ impl World<'_> {
             is_first &= !with_homes;
             let with_pace = |action: Action| {
                 let by_policy = || pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there);
-                let paced = reach == Reach::Abandoned || (!tenant.given_up && by_policy());
+                let paced = !action.is_look() && (reach == Reach::Abandoned || (!tenant.given_up && by_policy()));
                 (action, paced)
             };
             narrowing.extend(found.narrowing.into_iter().map(with_pace));

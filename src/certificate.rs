@@ -40,8 +40,8 @@ pub struct Issued {
 }
 
 impl Issued {
-    /// Returns the ledger's record of this certificate. `bound_to` is the uid of the Secret with which a token becomes
-    /// invalid.
+    /// Returns the ledger's record of this certificate or token. `bound_to` is the uid of the Secret whose deletion
+    /// invalidates the token.
     #[must_use]
     pub fn of(self, subject: String, generation: u64, bound_to: Option<String>) -> Certificate {
         let renew_after = renew_after(&self);

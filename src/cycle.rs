@@ -94,8 +94,9 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     Ok(ledger.finish(report).await?) // ledger: the cycle's own row
 }
 
-/// Counts the pods of suspended tenants that still run: all after a full read and at the start, otherwise those that
-/// ran at the last count and those of `stopped`, the namespaces in which workloads were just stopped.
+/// Counts the pods of suspended tenants that still run. At the start and after a full read, it counts in all suspended
+/// namespaces. Otherwise, it counts in the namespaces that had such pods at the last count, and in `stopped`, where
+/// workloads were just stopped.
 async fn recount(
     clusters: &mut Clusters,
     ledger: &Ledger,
@@ -367,7 +368,7 @@ async fn carry_out(
 }
 
 /// The number of records in one transaction. Each transaction costs a sync of the disk (about 1 ms), so records that
-/// came meanwhile are stored together.
+/// arrive during one transaction share the next one.
 const RECORDS_AT_A_TIME: usize = 64;
 
 #[cfg(test)]

@@ -156,12 +156,13 @@ impl Loop {
         self.runtime.ledger.tell_the_head();
         let under_way = UnderWay::begin(&mut self.runtime);
         self.inbox.during(&under_way, self.runtime.start()).await?;
-        // If an order came meanwhile, it goes first.
+        // An order that arrived during the start goes first.
         if !under_way.work.interrupt.is_cancelled() {
             self.cycle().await?;
         }
         loop {
-            // Events that come meanwhile are handled in the next turn, so that endless questions do not delay a cycle.
+            // Events that arrive during a turn are handled in the next one. Otherwise, a stream of questions could
+            // delay a cycle without end.
             let mut turn = self.inbox.len();
             while let Some(event) = self.inbox.ready(&mut turn) {
                 if self.take(event).await?.is_break() {
@@ -235,7 +236,7 @@ impl Loop {
                 let preview = Box::pin(cycle::preview_of(&mut self.runtime, &ask));
                 let answer = self.inbox.during(&under_way, preview).await;
                 let answer = match answer {
-                    // If a password of the other configuration is missing, that is not a failure of the daemon.
+                    // A missing password of the other configuration is not a failure of the daemon.
                     Err(RuntimeError::Settings(errors)) => Err(candidate::wrong(&errors)),
                     answer => Ok(answer?),
                 };
@@ -335,8 +336,8 @@ impl Loop {
         }
         self.inbox.was_cut &= trigger == Trigger::Order;
         if is_sliced {
-            // The rest needs no second full read, and reads no source before its interval is over. A change that ended
-            // the slice reads its source in the next cycle, which also carries out the rest.
+            // The rest needs no second full read, and reads no source before its interval is over. If a change of a
+            // source ended the slice, the next cycle reads that source and also carries out the rest.
             let is_hurried = under_way.work.hurry.is_cancelled();
             self.due.insert(if is_hurried { Trigger::Change } else { Trigger::Schedule });
         }

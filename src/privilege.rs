@@ -36,7 +36,7 @@ fn own_user() -> nix::Result<Option<User>> {
 
 /// Protects this program's memory, which holds keys: no core file is written, and no process of the same user may read
 /// the memory (`prctl(2)`, `PR_SET_DUMPABLE`). A change of the user resets this to the host's `fs.suid_dumpable`, which
-/// is not 0 where core files are collected, so it is repeated after each change.
+/// is not 0 where core files are collected, so this is repeated after each change of the user.
 ///
 /// # Errors
 /// The system refused.

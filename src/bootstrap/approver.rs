@@ -114,8 +114,8 @@ fn rules(
     approver_rules(policy, cluster, Owned { ledger, administrators, public_key, own_lifetime: OWN_LIFETIME })
 }
 
-/// Returns what the cluster's approver does not know of this configuration, ledger and seal's key, as texts. Empty if it
-/// knows everything, or if there is no approver. `bursar approver install` tells it.
+/// Returns what differs between the rules of the cluster's approver and this configuration, ledger and seal key, as
+/// texts. Empty if nothing differs, or if there is no approver. `bursar approver install` updates the rules.
 #[must_use]
 pub fn lacks(policy: &Policy, cluster: &ClusterName, own: (&str, [u8; 32]), said: &Said) -> Vec<String> {
     let known = said.approver.as_ref();

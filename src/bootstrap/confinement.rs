@@ -149,7 +149,8 @@ impl ConfinementWatch {
         )))
     }
 
-    /// Returns the differences. An object that cannot be watched is one of them, and hides no other.
+    /// Returns the differences. An object that cannot be watched counts as a difference. The other objects are compared
+    /// nevertheless.
     #[must_use]
     pub fn compare(&self, expected: &[Expected]) -> Compared {
         let seen = self.seen.lock();
@@ -343,7 +344,7 @@ pub async fn expected(
     Ok((expected, ways))
 }
 
-/// Returns the names of all rules that the classes that adopt namespaces can have.
+/// Returns the names of all rules that classes with `from = "adopted"` can have.
 #[must_use]
 pub fn rule_names(policy: &Policy, cluster: &ClusterName) -> Vec<String> {
     Adopting::of(policy, cluster).iter().flat_map(Adopting::names).collect()

@@ -171,8 +171,7 @@ fn variables(needs: &Needs) -> Value {
         list("roles", texts(&needs.roles)),
         list("adoptedPlace", adopted::place(needs)),
         list("levels", adopted::levels(needs)),
-        // A binding without subjects gives nobody anything, so the daemon may empty its own bindings in every
-        // namespace.
+        // A binding without subjects grants nothing, so the daemon may empty its own bindings in every namespace.
         list(
             "leftBehind",
             format!(
@@ -204,8 +203,8 @@ fn variables(needs: &Needs) -> Value {
     ])
 }
 
-/// Matches namespaces of Kubernetes and of the approver with all their objects, and the namespace objects of our other
-/// namespaces.
+/// Matches the namespaces of Kubernetes and of the approver and all objects in them. Also matches the namespaces
+/// `bursar` and [`PERSONAL_NAMESPACE`], but not the objects in them.
 fn reserved() -> String {
     format!(
         "[variables.place, variables.isNamespace ? variables.name : ''].exists(place, place.startsWith('kube-') || \

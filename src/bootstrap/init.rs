@@ -99,7 +99,7 @@ pub enum Did {
     Removed,
 }
 
-/// Like [`init()`], but also if another ledger owns the cluster. This ends the rights of that ledger's daemon.
+/// Like [`init()`], but succeeds even if another ledger owns the cluster, and ends the rights of that ledger's daemon.
 pub async fn take_over(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
     make(request, true).await
 }
@@ -370,8 +370,8 @@ where
     Ok(removed)
 }
 
-/// Whether the apply between the two changed nothing. Such an apply keeps the resource version, except for a
-/// ValidatingAdmissionPolicy: because its status is applied too, the apply changes a time in `managedFields`
+/// Whether the apply between `before` and `after` changed nothing. Such an apply keeps the resource version, except for
+/// a ValidatingAdmissionPolicy: because its status is applied too, the apply changes a time in `managedFields`
 /// (Kubernetes 1.36). So the generation, which counts changes of the content, is compared as well.
 fn is_same(before: &ObjectMeta, after: &ObjectMeta) -> bool {
     before.resource_version == after.resource_version

@@ -132,7 +132,8 @@ impl Needs {
         for (before, namespaces) in former {
             match before {
                 // Names of the same former pattern become one entry, because the API server limits the length of the
-                // policy's expressions. A single one may be adopted, and its pattern would permit any namespace of others.
+                // policy's expressions. A single name is kept as it is: the namespace may be an adopted one, and a
+                // pattern from its name would permit namespaces of others.
                 Some(before) if namespaces.len() > 1 => drop(self.namespaces.insert(format!("{before}{{name}}"))),
                 _ => self.namespaces.extend(namespaces.into_iter().map(str::to_owned)),
             }

@@ -287,9 +287,9 @@ pub fn impersonation(needs: &Needs) -> Vec<Value> {
 }
 
 /// Returns the tenants' role: this server's `edit`, as it is aggregated now, without the rights that would undo a
-/// tenant's isolation. These are writing network policies (policies only add up), requesting tokens of service
-/// accounts, and impersonating service accounts. The role grants no writes to quotas and limit ranges either, even if a
-/// site aggregated them to `edit`.
+/// tenant's isolation. These are writing network policies (a further policy can only allow more), requesting tokens of
+/// service accounts, and impersonating service accounts. The role grants no writes to quotas and limit ranges either,
+/// even if a site aggregated them to `edit`.
 #[must_use]
 pub fn tenant(edit: &[Value]) -> Value {
     let rules: Vec<Value> = edit.iter().flat_map(without_escape).collect();
@@ -297,8 +297,8 @@ pub fn tenant(edit: &[Value]) -> Value {
 }
 
 /// API groups in which a rule may undo a tenant's isolation. A rule that names all their resources is left out (RBAC
-/// has no exceptions, so the tenant gets less rather than more). Calico and Cilium are included, because their policies
-/// add up too.
+/// has no exceptions, so the tenant gets less rather than more). Calico and Cilium are included, because a further
+/// policy of theirs can also allow more.
 const SENSITIVE: &[&str] = &[
     "*",
     "",

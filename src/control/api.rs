@@ -183,7 +183,8 @@ pub struct ClusterStatus {
     /// Why this host could make itself the cluster's administrator; absent if it could not.
     #[serde(default)]
     pub administrator: Option<String>,
-    /// What the approver does not know; absent if it knows everything, or if there is no approver.
+    /// How the approver's rules differ from the configuration, the ledger and the seal key; absent if they agree, or if
+    /// there is no approver.
     #[serde(default)]
     pub approver: Option<String>,
     /// When the daemon's own certificate expires; absent if the daemon uses an administrator's kubeconfig.

@@ -1,4 +1,4 @@
-//! Identifies the peer of the control socket, and turns its credentials (`SO_PEERCRED`, unix(7)) into what it may do.
+//! Identifies the peer of the control socket, and derives its rights from its credentials (`SO_PEERCRED`, unix(7)).
 
 use std::collections::BTreeSet;
 use std::ffi::CString;

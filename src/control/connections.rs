@@ -36,7 +36,7 @@ const OTHERS_STAY: Duration = Duration::from_secs(10);
 const BODY_LIMIT: usize = 8 << 20;
 /// The largest request body of all other callers, who ask about one account.
 const OTHERS_BODY_LIMIT: usize = 16 << 10;
-/// The number of accepted connections whose callers may be unidentified at a time. The lookup of a caller's groups may
+/// The number of accepted connections whose callers are being identified at a time. The lookup of a caller's groups may
 /// ask a directory, and take long.
 const UNIDENTIFIED_CONNECTIONS: usize = 128;
 /// The number of such connections of one user.

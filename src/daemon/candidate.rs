@@ -28,8 +28,8 @@ pub(super) fn ask(
             return Ok(Ask { other: None, at });
         }
         let text = format!(
-            "cannot plan with {}: the daemon would read the passwords that it names for you; run: sudo bursar plan \
-             --config {}",
+            "cannot plan with {}: the daemon does not read for you the passwords that this file names; run: sudo \
+             bursar plan --config {}",
             other.display(),
             other.display()
         );

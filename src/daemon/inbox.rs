@@ -21,10 +21,11 @@ use crate::store::backup::Backup;
 const SOFT_STOP: Duration = Duration::from_mins(1);
 /// If no step of a cycle ends for this long, the cycle hangs. The deadline of every request is far shorter.
 const HANGS: Duration = Duration::from_mins(10);
-/// How long a change in a directory may have to wait for a cycle. Most cycles end within this time. `Inbox::was_cut` lets
-/// cycles finish while many changes arrive.
+/// How long a change in a directory waits for the running cycle before it cuts the cycle short. Most cycles end within
+/// this time. `Inbox::was_cut` lets cycles finish while many changes arrive.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long a person at a login may have to wait for a cycle. Every local user can ask, so this time is longer.
+/// How long a person at a login waits before the running cycle is cut short. It is longer, because every local user can
+/// ask.
 const PATIENCE_OF_PEOPLE: Duration = Duration::from_secs(1);
 /// The number of requests that may wait for the end of a cycle. Users without the right to read may have only half as
 /// many connections open, so their requests reach this limit only if callers have gone away.

@@ -13,8 +13,8 @@ use crate::settings::Settings;
 
 /// How often the wall clock is compared with the monotonic clock.
 const LOOK: Duration = Duration::from_secs(10);
-/// The time that the wall clock may lose between two comparisons. A time daemon that slows the clock down takes far
-/// less.
+/// The time that the wall clock may lose between two comparisons. A time daemon that slows the clock down causes a far
+/// smaller difference.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(5);
 
 /// Reports when the clock is set back. The scheduler keeps the absolute time of the next run of each job. If the clock

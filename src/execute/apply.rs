@@ -21,7 +21,8 @@ use crate::kinds::{Data, ObjectKey};
 use crate::observed::cache::is_released;
 use crate::packed_text::UuidText;
 
-/// How long the removal of subjects from a binding waits for the mark that the binding's other subjects need.
+/// How long a write to a binding waits for the mark before it at least removes the subjects that must lose access. The
+/// removal needs no mark.
 const TAKES_WITHOUT_MARK: Duration = Duration::from_secs(1);
 
 /// The result of a successful apply: the object is as desired.

@@ -1,7 +1,7 @@
 //! The certificate authorities that an API server trusts for its clients, from ConfigMap
 //! `extension-apiserver-authentication` in `kube-system`, which every API server keeps for extension API servers. The
-//! authorities are read once, and again if none of them signed a certificate, because they may have been replaced
-//! meanwhile.
+//! authorities are read once. If none of them signed a certificate, they may have been replaced, so they are read
+//! again.
 
 use std::sync::Arc;
 

@@ -73,8 +73,8 @@ impl From<CredentialError> for StepError {
     }
 }
 
-/// Delivers a credential, in the order that the module describes. Returns the changes for the ledger, and what
-/// `before_write` returned, which runs immediately before the kubeconfig is written.
+/// Delivers a credential, in the order that the module describes. Awaits `before_write` immediately before the
+/// kubeconfig is written. Returns the changes for the ledger, and the result of `before_write`.
 pub async fn deliver<T>(
     effects: &ClusterEffects,
     homes: &HomedClient,
@@ -100,7 +100,7 @@ pub async fn deliver<T>(
         server.endpoint_probes().attempt(endpoints, tried, old).await.map_err(CredentialError::from)?;
     }
     if is_first {
-        // If the answer is lost, a suspension still finds the key.
+        // Even if the answer is lost, a suspension then finds the credential in the home.
         let pending = Change::Delivery(key.clone(), Some(credential.delivered(home, clock()).pending()));
         recorder.store(vec![pending], Vec::new()).await.map_err(|_| StepError::NotRecorded)?;
     }
@@ -110,7 +110,8 @@ pub async fn deliver<T>(
         StepError::Home(source) if certificate.is_some() => StepError::Undelivered(source),
         error => error,
     })?;
-    // The inspections after the delivery are counted from here: the signer and the home may have taken a while.
+    // The times of the inspections after the delivery count from here, because the signer and the home may have taken a
+    // while.
     let delivery = Delivery { mount: written.mount, ..credential.delivered(home, clock()) };
     let requested = matches!(credential.proof, Proof::Certificate { .. });
     let requested = requested.then(|| Change::Requested(key.clone(), None));

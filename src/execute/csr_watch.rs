@@ -63,7 +63,7 @@ struct Seen {
     by_the_daemon: bool,
 }
 
-/// A certificate that was signed for a request of the daemon, although no process of this ledger made the request.
+/// A certificate that was signed for a request in the daemon's name that no process of this ledger made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signed {
     /// The common name and the organizations.
@@ -140,8 +140,8 @@ impl CsrWatch {
         state.signed.remove(uid);
     }
 
-    /// Takes the certificates that were signed for requests of the daemon, although no process of this ledger made the
-    /// requests. Each is returned once.
+    /// Takes the certificates that were signed for requests in the daemon's name that no process of this ledger made.
+    /// Each is returned once.
     #[must_use]
     pub fn signed(&self) -> Vec<Signed> {
         std::mem::take(&mut self.shared.state.lock().signed).into_values().collect()

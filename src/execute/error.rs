@@ -77,9 +77,7 @@ pub enum StepError {
     },
     /// The owner reference of a pod past its lifetime, or of its controller, is wrong, so an unknown controller may
     /// create the pod again.
-    #[error(
-        "a pod past its lifetime has ended, but its controller may go on: no {key} has the uid in its owner reference"
-    )]
+    #[error("a pod past its lifetime was deleted, but may be recreated: no {key} has the uid in its owner reference")]
     NoController { key: ObjectKey },
     /// The work in a home was not done.
     #[error("bursar-homed cannot do the work in the account's home")]
@@ -132,7 +130,7 @@ pub enum StepError {
         namespace: NamespaceName,
         /// What keeps it from ending.
         why: String,
-        /// Whether waiting alone will not help.
+        /// Whether the deletion needs somebody's help to end.
         stuck: bool,
     },
     /// The plan names a cluster that is not connected.
@@ -202,7 +200,7 @@ impl StepError {
         source.is_loss()
     }
 
-    /// Whether a file in a home could not be changed.
+    /// Whether the error concerns a file in a home that could not be changed.
     #[must_use]
     pub const fn is_of_a_file(&self) -> bool {
         matches!(self, Self::Home(_) | Self::HomeAnswer)

@@ -44,7 +44,8 @@ impl TenantExecution<'_> {
             Ok(found) => {
                 let uid = found.object["metadata"]["uid"].as_str().unwrap_or_default();
                 match when_suspended(server, &path, Ask::Delete { uid }).await {
-                    // Somebody else deleted the service account. Nobody has a token of one that was recreated since.
+                    // Somebody else deleted the service account, which made its tokens invalid. A recreated one has a
+                    // new uid.
                     Err(error) if error.code() != Some(404) && !error.is_other_uid() => return Err(failed(error)),
                     _ => {}
                 }
@@ -52,7 +53,8 @@ impl TenantExecution<'_> {
             Err(error) if error.code() == Some(404) => {}
             Err(error) => return Err(failed(error)),
         }
-        // This error is returned only now: a tenant can cause it, and would otherwise keep the other tokens.
+        // This error is returned only after the service account is deleted. A tenant can cause the error, and would
+        // otherwise keep the tokens of pods.
         let removed = removed.map_err(failed)?.object;
         let items = removed["items"].as_array().into_iter().flatten();
         let secrets: Vec<&str> = items.filter_map(|secret| secret["metadata"]["name"].as_str()).collect();

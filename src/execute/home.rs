@@ -50,7 +50,7 @@ pub(super) fn known_mount(ledger: &LedgerState, delivery: Option<&Delivery>, hom
     }
     let above = home.parent()?;
     let mut others = ledger.deliveries.values().chain(ledger.ssh_deliveries.values());
-    // After its first minute, a file without a credential is not checked again, so its mount may be an old one.
+    // A file without a credential is checked only in its first minute, so its recorded mount may be out of date.
     let beside = others.find_map(|other| {
         let mount = other.mount.as_ref().filter(|mount| above.starts_with(mount) && other.may_hold_a_credential())?;
         other.path.starts_with(above).then_some(mount)
@@ -199,10 +199,11 @@ async fn rewritten(
     }
 }
 
-/// Why a file is not as it was delivered, if another program wrote it.
+/// The finding if another program changed Bursar's entries in a file.
 const CHANGED: &str = "Bursar's entries in the file were changed";
 
-/// Returns the finding after entries were written that should be in the file, and the mount of the home.
+/// Turns the result of writing the expected entries into a finding: if that changed the file, it was repaired. Also
+/// returns the mount of the home.
 fn repaired(Written { changed, mount, .. }: Written) -> (HomeFinding, Option<PathBuf>) {
     (repaired_if(changed), mount)
 }

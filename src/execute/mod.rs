@@ -2,9 +2,9 @@
 //! module adds the order, the pace and the handling of failures.
 //!
 //! Accounts are processed in parallel, and each cluster independently, so that a cluster that hangs delays no tenant of
-//! another one. In each cluster, the steps of all accounts that take access away come first, and each of them is tried
-//! even if others fail. Then each account's other steps follow in the order of the plan, and a failure ends the rest of
-//! its steps in that cluster.
+//! another one. In each cluster, the steps that take access away come first, for all accounts, and each of them is
+//! tried even if others fail. Then each account's other steps follow in the order of the plan, and a failure ends the
+//! rest of its steps in that cluster.
 
 pub mod apply;
 pub mod authority;
@@ -149,8 +149,8 @@ pub struct Run<'a> {
     pub ledger: &'a LedgerState,
     /// When the execution began.
     pub now: Timestamp,
-    /// Returns the current time. The backoff of a failed step and the inspections of a delivery begin at the end of the
-    /// step, which may be long after `now`.
+    /// Returns the current time. The backoff of a failed step and the inspections of a delivery count from the end of
+    /// the step, which may be long after `now`.
     pub clock: fn() -> Timestamp,
     pub extent: Extent,
     /// If cancelled, work in progress is finished, and nothing new begins.

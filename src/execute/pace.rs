@@ -1,5 +1,5 @@
 //! Limits how many requests an API server gets at a time: more while its latency stays low, fewer if it slows down or
-//! answers 429. Decides when a request is sent, and never which.
+//! answers 429. It decides only when a request is sent.
 
 use std::time::Duration;
 

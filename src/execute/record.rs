@@ -15,8 +15,8 @@ const WAITING: usize = 64;
 const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(5);
 /// The longest wait for a file that another program is writing: kubectl needs only milliseconds.
 const IN_USE_RETRY: SignedDuration = SignedDuration::from_secs(30);
-/// The number of tries with that wait, which is about ten minutes. Each try takes a worker of the export for seconds, so
-/// a person who keeps the files of many tools locked would otherwise take all of them.
+/// The number of tries with that wait, which is about ten minutes. Each try takes a worker of the export for seconds,
+/// so a person who keeps the files of many tools locked would otherwise occupy all workers.
 const IN_USE_TRIES: u64 = 20;
 /// The wait after these tries.
 const LAST_IN_USE_RETRY: SignedDuration = SignedDuration::from_mins(5);

@@ -29,9 +29,9 @@ pub const REFUSED: &str = "old credentials refused";
 /// An action in the history: bindings of others name the holder of older credentials, and still grant rights.
 pub const BOUND_BY_OTHERS: &str = "old credentials bound by others";
 
-/// After this time, an execution whose slice is over leaves an account between two steps. Before, it finishes the
-/// account, so that changes that arrive all the time do not keep an account unfinished in a cluster that answers
-/// quickly.
+/// After this time, an execution whose slice is over stops between two steps of an account. Before this time, it
+/// finishes the account, so that changes that arrive all the time do not keep an account unfinished in a cluster that
+/// answers quickly.
 const FINISHES: SignedDuration = SignedDuration::from_secs(1);
 
 /// The execution of one account in one cluster.

@@ -226,8 +226,8 @@ pub async fn running_suspended(
     futures::future::join_all(counts).await.into_iter().flatten().collect()
 }
 
-/// Returns the namespace of a record that shows that the namespace is suspended: its account is, or the namespace has the
-/// quota that stops pods, because the class gave up this cluster.
+/// Returns the namespace that the record shows to be suspended: its account is suspended, or it has the quota that
+/// stops pods, because the class gave up this cluster.
 fn suspended<'a>(
     ledger: &LedgerState,
     key: &'a ObjectKey,

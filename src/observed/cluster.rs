@@ -27,12 +27,13 @@ use crate::identity::ClusterName;
 use crate::inventory::{ClusterInventory, ObservedObject};
 use crate::kinds::{ObjectKey, WatchedKind};
 
-/// An API server that does not list one object in this time does not answer. It normally takes milliseconds.
+/// If an API server does not list one object within this time, it counts as unreachable. It normally takes
+/// milliseconds.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A watch ends after 290 s (kube's default), so a longer silence means a dead connection.
 const READ_TIMEOUT: Duration = Duration::from_mins(5);
-/// An API server that does not accept a connection in this time is down.
+/// If an API server does not accept a connection within this time, it counts as down.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns a client of a cluster, configured for watches and writes.

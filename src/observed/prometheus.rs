@@ -1,7 +1,7 @@
 //! Asks a cluster's Prometheus which namespaces are in use, for the reaper of idle namespaces. Writes nothing.
 //!
-//! A namespace that is missing from an answer proves nothing by itself: the answer counts only if it contains every
-//! control namespace.
+//! An answer counts only if it contains every control namespace. Otherwise, it does not prove that a missing namespace
+//! is idle.
 
 use std::collections::BTreeSet;
 use std::fs;

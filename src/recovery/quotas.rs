@@ -26,7 +26,7 @@ type Amounts = BTreeMap<String, String>;
 /// The amounts of a quota that does not exist.
 static ABSENT: Amounts = BTreeMap::new();
 
-/// Returns the lines for each tenant whose quota differs. If a sealed namespace lacks a quota, this differs too.
+/// Returns the lines for each tenant whose quota differs. A quota that is missing in a sealed namespace also differs.
 ///
 /// # Errors
 /// A cluster does not answer.

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seal_in_a_cluster_that_the_class_no_longer_names_is_not_unfinished() {
+    fn a_seal_in_a_cluster_that_the_class_no_longer_names_waits_for_nothing() {
         let mut world = World::new();
         world.another_cluster("gpu");
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));

@@ -251,7 +251,7 @@ async fn found(
     }
     let unkept = match what {
         What::Mail(_) => Some("mail addresses"),
-        What::Host(_) => Some("hosts of classes and exceptions, and no tokens of a host that have ended"),
+        What::Host(_) => Some("hosts of classes and exceptions, and no expired tokens of a host"),
         What::Uid(_) | What::Credential(_) | What::Pod(..) => None,
     };
     let unkept = unkept.filter(|_| at.is_some());

@@ -173,7 +173,7 @@ fn realm(account: &Account, ledger: &LedgerState) -> Vec<Step> {
 /// Returns the account's archives, and the next step towards its deletion.
 fn archives(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let next = match (account.state, account.ending) {
-        (_, Some(Ending::Deletion { at })) => Some(format!("its deletion was let through {at:.0}")),
+        (_, Some(Ending::Deletion { at })) => Some(format!("its deletion was approved {at:.0}")),
         (Lifecycle::Suspended, Some(Ending::Waits(counted))) => {
             Some(format!("archived {:.0} at the earliest", counted.due))
         }

@@ -1,6 +1,6 @@
 //! Checks in each cycle whether the daemon is still confined in its clusters. If nothing changed, no cluster is asked.
 //! Also looks for a sign that somebody else uses the daemon's credential: a certificate that was signed for a request
-//! of the daemon, although no process of this ledger made the request.
+//! in the daemon's name that no process of this ledger made.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -191,8 +191,9 @@ impl Clusters {
         .unzip()
     }
 
-    /// Returns a notice for each cluster whose approver does not know the configuration, the ledger (`own`) or the key of
-    /// its seals (`own`): certificates will wait for an administrator.
+    /// Returns a notice for each cluster whose approver has rules for another configuration, ledger or seal key; `own`
+    /// is the id and the key of this ledger. Certificates in such a cluster wait until an administrator updates the
+    /// approver.
     pub(crate) fn outdated_approvers(&self, policy: &Policy, own: (&str, [u8; 32])) -> BTreeMap<&ClusterName, String> {
         let notices = self.links.iter().filter_map(|(cluster, link)| {
             let said = link.owner.said();

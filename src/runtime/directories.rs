@@ -152,8 +152,8 @@ impl Directories {
             let (pass, known) = (pass.clone(), known(reader));
             self.reads.begin(ReadRequest { asked, source, pass, known, policy, now: reader.now, changed });
         }
-        // A login waits only briefly, because any user on the host can cause one. For an order or a change, there may be
-        // no answer of another source after which the wait ends.
+        // A login waits only briefly, because any user on the host can cause one. An order or a change may ask only one
+        // source. Then there is no first answer after which the wait could end.
         let patience = match trigger {
             Trigger::Sync | Trigger::Order if !self.has_later_cycles => Patience::Endless,
             Trigger::Login | Trigger::Order | Trigger::Change => Patience::FromStart,
@@ -213,7 +213,7 @@ impl Directories {
     /// report their changes or have answered meanwhile. A scheduled cycle skips a source until its interval is over,
     /// and a cycle for a login skips a source that was read recently. A cycle for orders asks only the sources that an
     /// order waits for. All other cycles ask all sources. Every cycle also asks a source that an order waits for, or
-    /// whose next read was asked for during the last one.
+    /// that has been asked for another read since its last read began.
     fn due(&self, trigger: Trigger, reader: Reader<'_>) -> (Vec<SourceConfig>, BTreeSet<String>) {
         let is_awaited =
             |source: &SourceConfig| reader.ledger.waits_for(&source.name) || self.reads.is_due(&source.name);

@@ -19,8 +19,8 @@ use crate::identity::DirectoryId;
 use crate::snapshot::proof::{Due, Proof, Verdict};
 use crate::snapshot::{Completeness, DirectorySnapshot};
 
-/// How long the proof of an absence is used again. A limit may refuse the suspension for days; without this time, each
-/// read would ask all servers again. If a read shows the entry, the proof is dropped.
+/// How long the proof of an absence is reused. A limit may refuse the suspension for days; without this time, each read
+/// would ask all servers again. If a read shows the entry, the proof is dropped.
 const PROVED: Duration = Duration::from_hours(1);
 /// How long servers that disagree are not asked again. An absence is counted at the same intervals.
 const DISAGREED: Duration = Duration::from_mins(5);

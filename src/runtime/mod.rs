@@ -239,7 +239,7 @@ impl Runtime {
     }
 
     /// Returns a runtime for a process that reads its directories once: it caches nothing of them, and asks no server
-    /// where a later read could continue.
+    /// for a point from which a later read could continue.
     #[must_use]
     pub fn reading_once(mut self) -> Self {
         self.directories.keep_nothing();
@@ -382,7 +382,7 @@ impl Runtime {
         Ok((answer, self.directories.request(|source| ledger.waits_for(source))))
     }
 
-    /// Returns how far the reads are that `requests` wait for, by source.
+    /// Returns the progress of the reads that `requests` wait for, by source.
     pub(crate) fn still_reading(&self, requests: ReadRequests) -> BTreeMap<String, StillReading> {
         let (counts, sources) = (self.directories.progress().counts(), &self.ledger.state().sources);
         let of = |(source, request): (String, u64)| {

@@ -123,7 +123,7 @@ impl Terms {
 }
 
 struct FinishedRead {
-    /// The same value as in the [`Reading`], which tells the answer from that of another read of the source.
+    /// The same value as in the [`Reading`]. It distinguishes this answer from that of another read of the source.
     terms: Arc<Terms>,
     /// How many requests the read knew when it began.
     requests: u64,
@@ -174,8 +174,8 @@ impl Reads {
         self.answers.reads.lock().retain(|_, answer| answer.terms.are_in_force(sources, policy));
     }
 
-    /// Records that an administrator asks for the present state of `source`. The next read to begin knows of it, and so
-    /// does [`Self::is_outstanding`], by the returned number of requests.
+    /// Records that an administrator asks for the present state of `source`. The next read to begin answers the
+    /// request. Returns the number of the request, for [`Self::is_outstanding`].
     pub(super) fn request(&self, source: &str) -> u64 {
         let mut sources = self.sources.lock();
         let reads = sources.entry(source.to_owned()).or_default();
@@ -183,7 +183,7 @@ impl Reads {
         reads.requests
     }
 
-    /// Whether no answer to the request with this number was taken yet, and one will come.
+    /// Whether the answer to the request with this number will come, or came and was not taken yet.
     pub(super) fn is_outstanding(&self, source: &str, request: u64) -> bool {
         self.sources.lock().get(source).is_some_and(|reads| {
             let is_coming = || reads.begun < request || self.is_running(source, reads) || self.has_answered(source);
@@ -203,7 +203,7 @@ impl Reads {
         self.sources.lock().get(source).is_some_and(|reads| is_wanted(reads) && !self.is_running(source, reads))
     }
 
-    /// Begins to read a source, unless a read of it is in progress, or an answer that is not outdated was not taken yet.
+    /// Begins to read a source, unless a read of it is in progress, or its current answer still waits to be taken.
     pub(super) fn begin(&self, question: ReadRequest<'_>) {
         let ReadRequest { asked, source, pass, known, policy, now, changed } = question;
         let name = source.name.clone();
@@ -299,7 +299,7 @@ impl Reads {
         }
         let outdated = self.outdated(|source| taken.get(source).map(|(_, requests)| *requests));
         let confirmed = confirm(answered, outdated).await;
-        // Meanwhile, a read that followed may have answered.
+        // While `confirm` ran, the next read may have answered.
         let is_taken = |name: &String, terms: &Arc<Terms>| {
             taken.get(name).is_some_and(|(of_taken, _)| Arc::ptr_eq(of_taken, terms))
         };
@@ -312,8 +312,8 @@ impl Reads {
         confirmed
     }
 
-    /// Returns the sources that have not answered the last request. `taking` returns how many requests the read knew
-    /// whose answer is being taken.
+    /// Returns the sources that have not answered the last request. If the answer of a source is being taken, `taking`
+    /// returns how many requests its read knew.
     fn outdated(&self, taking: impl Fn(&str) -> Option<u64>) -> BTreeSet<String> {
         let sources = self.sources.lock();
         let outdated = sources.iter().filter(|(name, reads)| taking(name).unwrap_or(reads.taken) < reads.requests);
@@ -330,7 +330,7 @@ impl Reads {
     }
 }
 
-/// A cycle waits for answers until this value is dropped.
+/// While this value exists, a cycle waits for answers.
 pub(super) struct Attended<'a>(&'a AtomicBool);
 
 impl<'a> Attended<'a> {

@@ -55,7 +55,7 @@ pub(super) struct ValueKind(pub(super) &'static str, pub(super) &'static str);
 pub(super) const DURATION: ValueKind = ValueKind("a duration", "\"24h\"");
 pub(super) const TEXT: ValueKind = ValueKind("text", "\"…\"");
 pub(super) const NUMBER: ValueKind = ValueKind("a number", "5");
-/// The kind of numbers for a value that is a number, but negative, a fraction or too large.
+/// The expected kind in errors about a number that is negative, a fraction or too large.
 const SMALL: ValueKind = ValueKind("a whole number of 0 or more that fits here", "5");
 pub(super) const SWITCH: ValueKind = ValueKind("true or false", "true");
 pub(super) const LIST: ValueKind = ValueKind("a list of texts", "[\"a\", \"b\"]");

@@ -39,9 +39,9 @@ impl ReadStore {
         Ok(Self { connection: connect(path).await.map_err(super::damaged)? })
     }
 
-    /// Returns a reader of the schema of this version. From an upgrade until the start of the new daemon, the ledger has
-    /// an earlier schema; so has an old backup. Then the reader has a copy that is brought up to date, and the file
-    /// itself stays as it is.
+    /// Returns a reader of the schema of this version. An old backup has an earlier schema, and so has the ledger from
+    /// an upgrade until the start of the new daemon. In this case, the reader gets a migrated copy, and the file itself
+    /// stays as it is.
     pub async fn up_to_date(mut self) -> Result<Self, StoreError> {
         let query = "SELECT max(version) FROM _sqlx_migrations";
         let version: Option<i64> = match sqlx::query_scalar(query).fetch_one(&mut self.connection).await {

@@ -10,7 +10,7 @@ use crate::bootstrap::webhook::adopted_rules::{self, Adopting};
 use crate::bootstrap::webhook::server_rules::{self, Given};
 use crate::certificate::fingerprint;
 
-/// The annotation with the digest of those rules in the program that do not depend on the configuration.
+/// The annotation with the digest of the rules that do not depend on the configuration.
 pub(super) const REVISION: &str = "bursar.dev/revision";
 /// The annotation with the digest of the spec that `init` wrote.
 const DIGEST: &str = "bursar.dev/digest";

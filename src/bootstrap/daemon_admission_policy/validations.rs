@@ -209,8 +209,9 @@ fn holders() -> [String; 3] {
     ]
 }
 
-/// Every binding must have our label, by which administrators find and delete all of them after a theft. The label may
-/// be new: an order takes over a binding of others, and a repair restores a label that somebody removed.
+/// Every binding must have our label, by which administrators find and delete all of them after a theft. The binding
+/// may lack the label before the write: an order adopts a foreign binding, and a repair restores a label that somebody
+/// removed.
 fn bindings() -> String {
     format!(
         "!variables.isBinding || !variables.writes || (variables.managedNow && (variables.role == {archive} || \
@@ -313,8 +314,8 @@ fn is_tenants(name: &str, needs: &Needs) -> String {
     format!("{patterns}.exists(p, {name}.matches(p))")
 }
 
-/// Labels and annotations of others are orders to other programs: to leave the pods of a namespace unchecked, to run
-/// them on other nodes, or to give them devices of all tenants.
+/// Other programs act on labels and annotations of a namespace: they leave its pods unchecked, run them on other nodes,
+/// or give them devices of all tenants.
 fn metadata() -> String {
     let same = |field: &str, own: &str| {
         let (new, old) = (format!("object.metadata.?{field}.orValue({{}})"), format!("variables.{field}Before"));

@@ -30,10 +30,11 @@ const CLAIM_WAITS: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long an execution waits for its read of the mark, which precedes every write.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
-/// The pause between two reads while the watch is broken. A claim waits longer than the pause and the read take, so it
-/// is refused as soon as the cluster answers again. The watch's own pause may be longer.
+/// The pause between two reads while the watch is broken. A claim waits longer than this pause and a read
+/// ([`CLAIM_WAITS`]), so this process refuses the claim in time once the cluster answers again. The watch's own pause
+/// may be longer.
 const LOOK_WHILE_BROKEN: Duration = Duration::from_secs(2);
-/// How often a write is tried if somebody else writes the mark at the same time.
+/// How many times a write is tried if another client writes the mark at the same time.
 const WRITES: usize = 3;
 /// How long a step that takes access away waits for a raised mark. If the mark's write hangs, such steps of other accounts
 /// must not wait for it one after the other.
@@ -115,7 +116,7 @@ impl MarkKeeper {
                 self.generations.stop();
             }
         }
-        // One read may be refused while the API server starts or a role is replaced. The known mark stays then.
+        // While the API server starts or a role is replaced, a read may be refused. Then the known mark is kept.
         if found != FoundMark::Hidden {
             self.found.lock().clone_from(&found);
         }
@@ -211,8 +212,8 @@ impl MarkKeeper {
         Err(AccessError::Contended)
     }
 
-    /// Like [`Self::raise`], for a step that takes access away: gives up after [`RAISED_WITHIN`], and then fails at once
-    /// for as long.
+    /// Like [`Self::raise`], for a step that takes access away: gives up after [`RAISED_WITHIN`]. For the same time
+    /// after that, further calls fail at once.
     ///
     /// # Errors
     /// As [`Self::raise`].

@@ -56,7 +56,7 @@ impl Adopting {
         classes.collect()
     }
 
-    /// Returns a class with every kind of rule, which depends on no configuration.
+    /// Returns an example class with every kind of rule. It does not depend on the configuration.
     pub(in crate::bootstrap) fn example() -> Self {
         let admission = AdoptedAdmission {
             allowed_volumes: vec![
@@ -229,7 +229,8 @@ fn hosts() -> Vec<Value> {
     let of_routes = |object: &str| format!("{object}.?spec.?hostnames.orValue([])");
     let of_rules = |object: &str| format!("{object}.spec.?rules.orValue([]).map(r, string(r.?host.orValue('')))");
     let tls = |object: &str| format!("{object}.spec.?tls.orValue([])");
-    // A part that stays the same is not searched: the search could take so long that the API server ends it.
+    // A part that an update does not change is not searched, because the API server cancels a search that takes too
+    // long.
     let same = |field: &str| format!("(variables.updates && object.spec.?{field} == oldObject.spec.?{field})");
     let is_default = |object: &str| format!("{object}.spec.?defaultBackend.hasValue()");
     let own = |host: &str, old: &str| format!("({} || (variables.updates && {host} in {old}))", own_host(host));

@@ -9,9 +9,9 @@ use super::server_rules::{old_pod_spec, pod_spec, resource, resource_rule, varia
 use crate::contract::CLASS;
 use crate::rules::server::LONGEST_GRACE;
 
-/// Limits how long pods, and deletions and evictions of pods, may ask to go on. `longest` has the limits in seconds by
-/// class; for all other classes the limit is [`LONGEST_GRACE`]. The grace period of a pod cannot be changed, so updates
-/// of pods are not checked. A template is checked if the update changes it.
+/// Limits the grace periods that pods may have, and that deletions and evictions of pods may ask for. `longest` has the
+/// limits in seconds by class; for all other classes the limit is [`LONGEST_GRACE`]. The grace period of a pod cannot
+/// be changed, so updates of pods are not checked. A template is checked if the update changes it.
 pub(super) fn policy(longest: &BTreeMap<String, i64>) -> Value {
     let same = |field: &str| format!("(variables.updates && variables.spec.?{field} == variables.old.?{field})");
     let period = |of: &str| format!("{of}.?terminationGracePeriodSeconds.orValue(0) <= variables.longest");

@@ -67,8 +67,8 @@ pub async fn write_outside(
 impl Outside {
     /// Waits until the webhook answers one review. Once the configurations are in force, the API server refuses
     /// requests that the webhook does not answer. If the webhook already demands a client certificate, the review is
-    /// sent through the API server. If the webhook does not answer, one that stays in force demands that certificate
-    /// again.
+    /// sent through the API server. If the webhook does not answer, the former rules are written back: a webhook that
+    /// stays in force may use the same files, and demands its certificate again.
     ///
     /// # Errors
     /// The webhook does not answer within `within`.

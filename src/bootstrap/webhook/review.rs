@@ -69,8 +69,8 @@ fn works(answer: Result<(), String>, must_be_refused: bool) -> Result<(), String
         Ok(()) if must_be_refused => Err("a pod that would run as root was let through".to_owned()),
         Err(why) if is_denied(&why) => Ok(()),
         Err(why) if must_be_refused || why.contains("failed calling webhook") || why.contains(STALE) => Err(why),
-        // The pod was allowed, or something other than the webhook refused it. Neither says anything against the
-        // webhook.
+        // The pod was allowed, or something other than the webhook refused it. Neither means that the webhook is
+        // broken.
         Ok(()) | Err(_) => Ok(()),
     }
 }

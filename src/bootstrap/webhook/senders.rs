@@ -45,7 +45,7 @@ impl WebhookRequest<'_> {
     }
 
     /// Returns the senders with which an installation begins. If the webhook at the same place already demands a client
-    /// certificate, it keeps demanding that certificate until it has seen another one.
+    /// certificate, it keeps demanding that certificate until it has seen the newly configured one.
     pub(super) fn begins_with(
         &self,
         before: Option<&InstalledWebhook>,

@@ -112,9 +112,10 @@ impl TenantExecution<'_> {
     /// Delivers a credential, and removes our entries from the file that had the last delivery. Returns the changes for
     /// the ledger.
     ///
-    /// If the files have different names, the former file is left before the new one is written: they may be in the same
-    /// folder, and then the removal would remove the new token. If they have the same name, both paths may lead to the
-    /// same file, so the former one is left afterwards, unless it has the new credential.
+    /// If the files have different names, the entries are removed from the former file before the new one is written:
+    /// both may be in the same folder, and a later removal would remove the new token. If they have the same name, both
+    /// paths may lead to the same file, so the entries are removed afterwards, unless the former file has the new
+    /// credential.
     async fn deliver(
         &self,
         effects: &ClusterEffects,

@@ -21,8 +21,8 @@ use crate::worker::CpuLimit;
 const KEPT: &str = ".bursar-kept";
 /// Suffix, followed by a date, of the copy of a kubeconfig that did not parse. The copy lacks only our keys.
 const BACKUP: &str = ".bursar-backup-";
-/// Nanoseconds after a write in which a file that does not parse may be incomplete, because a program is still writing
-/// it.
+/// The time in nanoseconds after a write during which a file that does not parse may still be incomplete, because a
+/// program is writing it.
 const HALF_WRITTEN: i128 = 60_000_000_000;
 
 /// The most bytes of backups that one request reads: some hundred backups of usual files.
@@ -289,7 +289,8 @@ impl Place<'_> {
         let backup = beside.junk.map(|_| self.backup_name().display().to_string());
         if let UserProof::Notice(_) = &entries.user.proof {
             directory.sweep();
-            // An error of this call is returned last: a backup must not keep our token in the home.
+            // An error of this call is returned only at the end: a backup that cannot be cleaned must not keep our
+            // token in the home.
             let cleaned = self.clean_backups(&directory);
             written |= self.remove_token(&entries.user.name)?;
             cleaned?;
@@ -321,8 +322,8 @@ impl Place<'_> {
     }
 
     pub(super) fn remove(&self, names: &EntryNames) -> Result<Answer, HomeError> {
-        // An error of this call is returned last: token files that cannot be removed must not keep our key in the
-        // kubeconfig.
+        // An error of this call is returned only at the end: token files that cannot be removed must not keep our key
+        // in the kubeconfig.
         let gone = self.remove_token(&names.user);
         let Some(directory) = self.home.directory_of(self.file)? else { return Ok(Answer::Removed { changed: gone? }) };
         // A killed worker may have left a temporary file with a key.
@@ -374,7 +375,7 @@ impl Place<'_> {
             }
             exchanged => exchanged,
         };
-        // An error of this call is returned last, too.
+        // An error of this call is returned only at the end, too.
         let cleaned = self.clean_backups(&directory);
         let exchanged = exchanged?;
         if exchanged.value? {

@@ -137,7 +137,7 @@ pub(super) fn overwrite(
     change: impl Fn(&[u8]) -> Option<Zeroizing<Vec<u8>>>,
 ) -> Result<(), HomeError> {
     let _lock = match Lock::take(directory, name, None, patience) {
-        // There may be no inode for a lock. If another program holds it, the kernel says so before it says that.
+        // There may be no free inode for a lock file. If another program holds the lock, the kernel reports that first.
         Err(HomeError::NoSpace { .. } | HomeError::NoInodes { .. } | HomeError::Quota { .. }) => None,
         lock => Some(lock?),
     };

@@ -155,7 +155,7 @@ pub enum HomeError {
         path: PathBuf,
     },
     /// The path leads to another file system that is mounted inside the home, or that a user mounted over it.
-    #[error("`{}` lies on another file system that is mounted in, or by a user over, the home", shown(path))]
+    #[error("`{}` lies on a file system that is mounted inside the home, or that a user mounted over it", shown(path))]
     OtherFileSystem {
         /// The path that was refused.
         path: PathBuf,

@@ -131,7 +131,7 @@ impl HomeError {
                 shown(path)
             ),
             Self::OtherFileSystem { path } => {
-                format!("unmount what is mounted at or above `{}`, in or over the home", shown(path))
+                format!("unmount the file system at or above `{}`, inside the home or over it", shown(path))
             }
             Self::NotARegularFile { path, .. }
             | Self::NotADirectory { path }
@@ -153,10 +153,9 @@ impl HomeError {
             Self::SshKeysNotAllowed => {
                 "add --ssh-keys to /etc/bursar/homed.env, or take `ssh_keys` out of the class's `home`".into()
             }
-            Self::BrokenBlock { path, .. } => format!(
-                "have the lines between `# BEGIN bursar` and `# END bursar`, and these two, removed from `{}`",
-                shown(path)
-            ),
+            Self::BrokenBlock { path, .. } => {
+                format!("have the lines from `# BEGIN bursar` to `# END bursar` removed from `{}`", shown(path))
+            }
             Self::Io { .. } => "check the file system of that path".into(),
         }
     }

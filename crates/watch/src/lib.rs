@@ -1,6 +1,6 @@
 //! A Kubernetes client that pauses before it repeats a watch that the server ended at once. `kube::runtime` waits only
-//! after errors, so it would repeat such a watch in a busy loop if the server ends it without an error. Also a watch that
-//! lists again after an error.
+//! after errors, so it would repeat such a watch in a busy loop if the server ends it without an error. The second part
+//! is a watch that lists all objects again after an error.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
 //! Turns the trees that one source returned into one [`SourceRead`]: accounts and groups, their members, and whether
-//! the read is complete. The second thread that it uses ends before the call returns.
+//! the read is complete. The work uses a second thread, which ends before the call returns.
 //!
 //! Memberships are resolved within one source, because its DNs and names mean nothing in another.
 
@@ -69,7 +69,7 @@ impl Bases {
         Self { whole: of(true), cut: of(false) }
     }
 
-    /// Whether an entry that was not returned is missing, although there were other problems.
+    /// Whether the read proves that an entry that was not returned is absent, in spite of other problems.
     fn prove(&self, dn: &Dn) -> bool {
         let is_in = |bases: &[Dn]| bases.iter().any(|base| dn.is_within(base));
         is_in(&self.whole) && !is_in(&self.cut)

@@ -1,7 +1,7 @@
 //! Evaluates search filters (RFC 4515) for sources without a server.
 //!
-//! Supported are presence, equality, substrings, `&`, `|` and `!`, compared without case. The presets and most sites
-//! need no more. Ordering, approximate and extensible matches need the server's schema, so filters with them are
+//! Presence, equality, substrings, `&`, `|` and `!` are supported, and comparisons ignore case. The presets and most
+//! sites need no more. Ordering, approximate and extensible matches need the server's schema, so filters with them are
 //! refused.
 
 use bursar_core::snapshot::dn::fold;

@@ -182,7 +182,7 @@ impl Flat {
     /// Returns the accounts that the groups of `rejected` entries name.
     pub(super) fn nesting(&self, index: &Index<'_>, rejected: Vec<(DirectoryId, Vec<&Dn>)>) -> Nesting {
         let (mut nesting, mut found) = (Nesting::default(), HashMap::new());
-        // Each group is visited and numbered once, before the groups inside of it.
+        // Each group is visited and numbered once, before the groups inside it.
         let mut order: Vec<&Dn> = Vec::new();
         let mut next: Vec<&Dn> = rejected.iter().flat_map(|(_, dns)| dns).copied().collect();
         while let Some(dn) = next.pop() {

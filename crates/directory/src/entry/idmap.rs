@@ -54,8 +54,8 @@ pub struct IdMap {
 }
 
 impl IdMap {
-    /// Assigns slices: 0 to the default domain (`ldap_idmap_default_domain_sid`), the next free slice from its hash on
-    /// to each of `listed`, and the slice of its hash to each other domain in `seen`.
+    /// Assigns slices. The default domain (`ldap_idmap_default_domain_sid`) gets slice 0. Each domain in `listed` gets
+    /// the first free slice from its hash on. Each other domain in `seen` gets the slice of its hash.
     ///
     /// If two domains have the same hash, the result of SSSD depends on which domain it saw first. Bursar does not
     /// guess: the second domain gets no numbers until `listed` gives the order.

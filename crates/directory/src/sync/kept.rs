@@ -142,8 +142,8 @@ impl SyncCache {
         ServerHistory { counters: self.counters.clone(), ..slot.servers.clone() }
     }
 
-    /// Returns what is known about a source's servers; `None` before [`Self::know`]. A server that is behind cannot be
-    /// recognized before.
+    /// Returns what is known about a source's servers; `None` before [`Self::know`]. Before that call, a server that is
+    /// behind cannot be recognized.
     #[must_use]
     pub fn servers(&self, source: &str) -> Option<ServerHistory> {
         self.lock().get(source).filter(|slot| slot.is_known).map(|slot| slot.servers.clone())

@@ -45,7 +45,7 @@ struct Occupant {
     yields: CancellationToken,
 }
 
-/// A connection's seat, until this value is dropped, or the seat given to another connection.
+/// The seat of a connection, until this value is dropped or the seat is given to another connection.
 pub(super) struct Seat {
     hall: Arc<Hall>,
     number: u64,

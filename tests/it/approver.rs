@@ -40,7 +40,7 @@ fn own_certificate(world: &mut World) -> Option<Timestamp> {
 }
 
 #[test]
-fn an_approver_that_is_away_for_a_day_loses_nothing_and_keeps_no_revocation_waiting() {
+fn an_approver_that_is_away_for_a_day_loses_nothing_and_delays_no_revocation() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "apaway", "");
     for (uid, tool) in (66_801..).zip(["stays", "stolen", "leaves"]) {
         world.tool(tool, uid, &[]);

@@ -72,7 +72,7 @@ fn namespaces(world: &World) -> String {
 }
 
 #[test]
-fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
+fn a_full_disk_stops_writing_and_nothing_else_until_there_is_room_again() {
     let mut world = World::new("full");
     world.tool("foo", 65_001, &[]);
     let kubeconfig = world.home("foo").join(".kube/config");

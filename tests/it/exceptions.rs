@@ -21,7 +21,7 @@ fn sealed(world: &World) -> (String, String) {
 }
 
 #[test]
-fn an_exception_is_sealed_at_once_and_ends_by_proved_time() {
+fn an_exception_is_sealed_at_once_and_ends_after_proved_time() {
     let mut world = World::new("excepted");
     world.tool("foo", 62_561, &[]);
     world.cycle();

@@ -2,7 +2,7 @@
 //!
 //! To make the sample of a schema, a test runs all migrations up to it, and after each one its file in
 //! `tests/data/ledgers`. That file has two parts: the record of sqlx about the migration, with its checksum, so that an
-//! edited migration is refused; and rows that only programs from this schema on wrote. For a new migration, copy that
+//! edited migration is refused; and rows that programs write only since this schema. For a new migration, copy that
 //! record from a dump of a ledger (`sqlite3 ledger.db .dump`).
 
 use std::fs;

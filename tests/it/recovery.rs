@@ -40,7 +40,8 @@ fn ends(config: &Path, arguments: &[&str], exit: i32) -> Value {
 const LOST_LEDGER: &str = include_str!("../../docs/runbooks/lost-ledger.md");
 const STOLEN_HOST: &str = include_str!("../../docs/runbooks/stolen-control-host.md");
 
-/// Returns the commands in the `sh` blocks of a section of a runbook. `here` replaces words of the runbook by their values in the test.
+/// Returns the commands in the `sh` blocks of a section of a runbook. `here` maps words of the runbook to their values
+/// in the test.
 pub fn steps(runbook: &str, section: &str, here: &[(&str, &str)]) -> Vec<Vec<String>> {
     let part = runbook.split("\n## ").find(|part| part.starts_with(section)).expect("the text has this part");
     let blocks = part.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());

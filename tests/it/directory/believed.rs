@@ -96,7 +96,7 @@ async fn a_hidden_attribute_is_kept_until_an_administrator_approves_its_loss() {
 }
 
 #[tokio::test]
-async fn a_rule_that_hides_ssh_keys_and_makes_the_entries_invalid_takes_no_key() {
+async fn a_rule_that_hides_ssh_keys_and_makes_the_entries_invalid_removes_no_key() {
     let slapd = site(SlapdOptions::default());
     for (name, _) in sample::PEOPLE {
         let key = format!("ssh-ed25519 {name}");

@@ -147,7 +147,7 @@ async fn accounts_expire_by_shadow_expire_and_pwd_end_time() {
 }
 
 #[tokio::test]
-async fn freeipa_entries_have_ns_unique_id_and_its_marks_of_disabled_accounts() {
+async fn freeipa_entries_have_ns_unique_id_and_marks_of_disabled_accounts() {
     let slapd = bis(&[], &[DIRECTORY_SERVER]);
     slapd.add_ldif(&ipa_person("alice", 2001, ID, "nsAccountLock: FALSE\n"));
     slapd.add_ldif(&ipa_person("bob", 2002, "b", "nsAccountLock: TRUE\n"));

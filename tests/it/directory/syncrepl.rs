@@ -96,7 +96,7 @@ async fn each_change_is_reported_once() {
 }
 
 #[tokio::test]
-async fn inconsistent_kept_state_causes_a_full_read() {
+async fn an_inconsistent_cache_causes_a_full_read() {
     let slapd = site(SlapdOptions::default());
     let followed = follow(&slapd);
     followed.is_right().await;

@@ -14,7 +14,8 @@ use super::{
     workers_of, write,
 };
 
-/// Stops a worker that has become `UID`, as that user could. `is_at_work`: whether the worker has the home open.
+/// Stops a worker that has become `UID`, as that user could. If `is_at_work` is true, the worker has the home open,
+/// otherwise not.
 fn stop_a_worker(server: u32, is_at_work: bool, until: &AtomicBool) -> u32 {
     while !until.load(Ordering::Relaxed) {
         for worker in workers_of(server) {

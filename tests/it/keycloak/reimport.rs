@@ -20,7 +20,7 @@ fn people(story: &Story) -> Vec<(&str, &str)> {
 
 /// All users are deleted and created again with their names and uids, by one request in the middle of a read.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_realm_that_is_imported_again_during_a_read_is_a_question() {
+async fn a_realm_that_is_imported_again_during_a_read_raises_a_doubt() {
     let users: Vec<Value> = (0..PEOPLE).map(|n| person(&format!("r{n}-again"), 2000 + n, &["/all"])).collect();
     for (name, at) in [
         ("again-a", "/users/count"),

@@ -32,8 +32,8 @@ pub struct Page {
 }
 
 impl Page {
-    /// Makes a site with the classes of the page's `toml` block, and opens the page. `words` lists values other than
-    /// folders that differ in the test.
+    /// Makes a site with the classes of the page's `toml` block, and opens the page. `words` maps words of the page to
+    /// their values in the test, except folders.
     pub fn open(
         servers: &Arc<Servers>,
         name: &str,

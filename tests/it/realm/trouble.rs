@@ -103,7 +103,7 @@ fn an_outage_of_the_realm_stops_nothing_else_and_recovery_needs_no_help() {
 
 /// The ledger may be an old one, and only a cluster can show that.
 #[test]
-fn until_a_cluster_answers_a_realm_only_loses_access() {
+fn until_a_cluster_answers_access_in_the_realm_is_only_removed() {
     let realm = realm("rlold", &[], &RIGHTS);
     let own = connection(&realm, &realm.server.url, SECRET);
     let mut world = world("rlold", &format!("[realm]\nclient = \"{WORKSPACES}\"\n{own}"));

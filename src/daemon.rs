@@ -253,7 +253,7 @@ impl Loop {
             Request::SyncRest(reading, reply) => {
                 let reads = reading.into_iter().map(|(source, reading)| (source, reading.request)).collect();
                 self.waiters.rests.push((reads, reply));
-                // If a cycle is due, it may still have to use an answer, and then answers this request.
+                // If a cycle that reads is due, it may still use an answer, and answers this request when it ends.
                 if !self.due.iter().any(|trigger| trigger.asks()) {
                     self.answer_rests();
                 }
@@ -323,7 +323,8 @@ impl Loop {
         if self.runtime.directories.has_due_reads() {
             self.due.insert(Trigger::Change);
         }
-        // If a revocation or a handover has made progress, it goes on at once. Otherwise it waits for the schedule.
+        // A revocation that made progress goes on at once, and so does a handover that is ready. Anything else waits
+        // for the schedule.
         let Runtime { ledger, settings, .. } = &self.runtime;
         if ledger.revoked() != before || ledger.state().hands_over(&settings.policy.clusters) {
             self.due.insert(Trigger::Pace);

@@ -61,7 +61,7 @@ impl Request {
         matches!(self, Self::Own(..) | Self::Who(..) | Self::Ensure(..))
     }
 
-    /// Whether nobody waits for the answer any more. Orders and cycles are carried out nevertheless.
+    /// Whether the request can be dropped because its caller is gone. Orders and cycles are never dropped.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         match self {

@@ -242,7 +242,7 @@ pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recor
 /// An execution with its number in the order of the plan.
 type Numbered<'a> = (usize, TenantExecution<'a>);
 
-/// Carries out all plans of one cluster: first the steps that take access away, of all accounts, then the rest.
+/// Carries out all plans of one cluster: first, for all accounts, the steps that take access away; then the rest.
 async fn in_cluster(places: Vec<TenantExecution<'_>>) -> Report {
     let effects = places.first().and_then(|place| place.effects.clusters.get(place.cluster));
     if let Some(mark) = effects.and_then(|effects| effects.server.mark())

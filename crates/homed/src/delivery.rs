@@ -312,7 +312,7 @@ impl Place<'_> {
     fn put_beside(&self, directory: &Directory<'_>, Beside { kept, junk }: &Beside) -> Result<(), HomeError> {
         if let Some(junk) = junk {
             let without = keypair::without_our_keys(junk);
-            // A hard link would not do: if a program writes the file in place, the link would show the new content.
+            // A hard link is not enough: if a program writes the file in place, the link shows the new content.
             directory.replace(&self.backup_name(), without.as_ref().unwrap_or(junk))?;
         }
         if let Some(kept) = kept {

@@ -64,9 +64,9 @@ fn now() -> Instant {
 }
 
 impl Hall {
-    /// Returns a seat for a new connection. If none is free, the connection that has waited longest loses its seat:
-    /// first a connection without any answer, and among these, one without a request. Returns `None` if all connections
-    /// are being answered.
+    /// Returns a seat for a new connection. If none is free, a waiting connection loses its seat; if the address has
+    /// its maximum, one of its own. Connections without any answer lose theirs first, among these those without a
+    /// request, and among equals the one that has waited longest. Returns `None` if no connection waits.
     pub(super) fn seat(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
         self.seat_at(address, now())
     }

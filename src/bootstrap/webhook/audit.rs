@@ -122,10 +122,10 @@ pub async fn audit(
             objects += 1;
             // The template of a Deployment was judged with the Deployment, so its ReplicaSets are skipped. Pods are
             // judged themselves.
-            if kind.resource == "replicasets" && follows(&object, &deployments) {
+            if (kind.group, kind.resource) == ("apps", "replicasets") && follows(&object, &deployments) {
                 return;
             }
-            if kind.resource == "deployments" {
+            if (kind.group, kind.resource) == ("apps", "deployments") {
                 let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
                 let selector = &object["spec"]["selector"];
                 deployments.insert(uid, json!({"metadata": {"namespace": namespace}, "spec": {"selector": selector}}));

@@ -195,7 +195,10 @@ async fn tenants<'p>(
             Resolved::Unresolved(_) => (String::new(), BTreeSet::new()),
         };
         let class = labels.get(CLASS).cloned().unwrap_or_default();
-        let known = request.policy.classes.get(&class).or_else(|| former.get(&class).copied());
+        // The policies know a class that has no namespaces here only as a former class.
+        let present = request.policy.classes.get(&class);
+        let present = present.filter(|known| known.clusters.contains(request.cluster) && known.namespace.is_some());
+        let known = present.or_else(|| former.get(&class).copied());
         let admission = known.map(|class| &class.admission);
         let named = known.and_then(|class| class.namespace.as_deref()).unwrap_or_default();
         let patterns = admission.map(|admission| admission.hosts.allow.as_slice()).unwrap_or_default();

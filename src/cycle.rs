@@ -51,6 +51,9 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     if trigger == Trigger::FullRead {
         planner.forget();
     }
+    if trigger.tries_all() {
+        clusters.forget_repairs(); // a repair that another program undid waits no longer
+    }
 
     let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
     let readings = Readings { heard, inventory, policy: &settings.policy, sealer, now };

@@ -138,7 +138,7 @@ impl Cache {
         }
     }
 
-    /// An object was applied again after somebody else changed it.
+    /// An object was applied again after somebody else changed or deleted it.
     pub fn repaired(&mut self, key: &ObjectKey, now: Timestamp) {
         let repairs = &mut Arc::make_mut(&mut self.inventory).repairs;
         // Finished conflicts are searched each time the number has doubled. If somebody deletes all objects of a cluster,
@@ -147,6 +147,13 @@ impl Cache {
             repairs.retain(|_, repairs| !repairs.is_over(now));
         }
         repairs.insert(key.clone(), Repairs::after(repairs.get(key), now));
+    }
+
+    /// Forgets all repairs.
+    pub fn forget_repairs(&mut self) {
+        if !self.inventory.repairs.is_empty() {
+            Arc::make_mut(&mut self.inventory).repairs.clear();
+        }
     }
 
     /// The server accepted Bursar's deletion. `gone` is false if finalizers still hold the object.
@@ -309,6 +316,8 @@ mod tests {
         assert_eq!(cache.inventory().repairs[&key("a")].count, 2);
         cache.repaired(&key("b"), now + jiff::SignedDuration::from_hours(2));
         assert_eq!(cache.inventory().repairs.len(), 1, "a finished conflict is forgotten");
+        cache.forget_repairs();
+        assert!(cache.inventory().repairs.is_empty());
     }
 
     fn cache() -> Cache {

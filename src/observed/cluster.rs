@@ -162,9 +162,14 @@ impl ClusterWatch {
         }
     }
 
-    /// Records that an object which somebody had changed was applied again.
+    /// Records that an object which somebody had changed or deleted was applied again.
     pub fn repaired(&self, key: &ObjectKey, now: Timestamp) {
         self.shared.state.lock().cache.repaired(key, now);
+    }
+
+    /// Forgets all repairs, so that no further one waits.
+    pub fn forget_repairs(&self) {
+        self.shared.state.lock().cache.forget_repairs();
     }
 
     /// Announces a write of Bursar. The result must be held until the write has ended.

@@ -227,6 +227,17 @@ impl Clusters {
         }
     }
 
+    /// Forgets conflicts about objects, so that the next plan repairs every object.
+    pub(crate) fn forget_repairs(&self) {
+        self.effects.clusters.values().for_each(|cluster| cluster.watch.forget_repairs());
+    }
+
+    /// Returns when the first repair that waits is due, if that is later than `since`.
+    pub(super) fn next_repair(&self, since: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        let shown = self.effects.clusters.values().filter_map(|cluster| cluster.watch.inventory());
+        shown.filter_map(|inventory| inventory.next_repair(since, now)).min()
+    }
+
     /// Returns the status of each cluster.
     pub(crate) fn status(&self, now: Timestamp) -> BTreeMap<String, ClusterStatus> {
         let away = self.trouble.iter().map(|(cluster, why)| {

@@ -266,15 +266,18 @@ impl Runtime {
         self.ledger.now()
     }
 
-    /// Returns the time until a cycle that neither the schedule nor an event starts: for [`Ledger::next_look`], or
-    /// because a realm that did not answer is tried again.
+    /// Returns the time until a cycle that neither the schedule nor an event starts: for [`Ledger::next_look`], for a
+    /// repair that waits because a program undid the last ones, or because a realm that did not answer is tried again.
     #[must_use]
     pub fn next_look(&self) -> Option<Duration> {
         let now = self.now();
         let realm = self.realm.as_ref().and_then(|realm| realm.next_try()).filter(|at| *at >= now);
-        let realm = realm.and_then(|at| Duration::try_from(at.duration_since(now)).ok());
-        let realm = realm.map(|wait| wait.max(Duration::from_secs(1)));
-        self.ledger.next_look().into_iter().chain(realm).min()
+        // A repair that became due while the last cycle ran may be missing in that cycle's plan.
+        let since = self.ledger.last_cycle().map_or(now, |cycle| cycle.began.min(now));
+        let repair = self.clusters.next_repair(since, now);
+        let wait = |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
+        let waits = realm.into_iter().chain(repair).map(|at| wait(at).max(Duration::from_secs(1)));
+        self.ledger.next_look().into_iter().chain(waits).min()
     }
 
     /// Returns the configuration in force.

@@ -92,7 +92,7 @@ impl RealmTarget {
             let gap = now.duration_since(at);
             gap.is_negative() || gap.unsigned_abs() >= self.settings.interval
         });
-        is_asked_for(trigger) || over || self.seen.is_none()
+        trigger.tries_all() || over || self.seen.is_none()
     }
 
     /// Returns whether the realm must not be asked again yet after an error. The realm is asked at once if somebody
@@ -101,7 +101,7 @@ impl RealmTarget {
         // A next try that is further away than any backoff comes from a wrong clock.
         let soon = |next_try: Timestamp| next_try > now && next_try.duration_since(now) <= LAST_REMOVAL_RETRY;
         let ordered = trigger == Trigger::Order && self.may_log_in_still(ledger).next().is_some();
-        !is_asked_for(trigger) && !ordered && self.trouble.as_ref().is_some_and(|trouble| soon(trouble.next_try))
+        !trigger.tries_all() && !ordered && self.trouble.as_ref().is_some_and(|trouble| soon(trouble.next_try))
     }
 
     fn may_log_in_still<'s>(&'s self, ledger: &'s LedgerState) -> impl Iterator<Item = &'s Account> {
@@ -167,11 +167,6 @@ impl RealmTarget {
     }
 }
 
-/// Returns whether a person asked for the cycle, rather than a schedule, a directory or a cluster.
-const fn is_asked_for(trigger: Trigger) -> bool {
-    matches!(trigger, Trigger::Sync | Trigger::FullRead | Trigger::Start | Trigger::Reload)
-}
-
 /// What a cycle did in the realm, and what a limit refused.
 #[derive(Debug, Default)]
 pub(crate) struct RealmReport {
@@ -225,7 +220,7 @@ impl RealmTarget {
         }
         if self.reading.is_some() || self.is_due(*trigger, now) {
             // A cycle for an order waits too, unless the realm failed before.
-            let waits = is_asked_for(*trigger) || (*trigger == Trigger::Order && self.trouble.is_none());
+            let waits = trigger.tries_all() || (*trigger == Trigger::Order && self.trouble.is_none());
             let read = tokio::select! {
                 read = self.read(ledger.state(), now, waits, changed) => read,
                 () = work.interrupt.cancelled() => return Ok(RealmReport::default()),

@@ -385,10 +385,7 @@ impl WatchedKind {
     #[must_use]
     pub const fn is_essential(&self) -> bool {
         let ObjectKind::Managed(kind) = &self.kind else { return false };
-        match kind.row().stage {
-            Stage::Namespace | Stage::Limits | Stage::Access => true,
-            Stage::Volume | Stage::Content => false,
-        }
+        kind.row().stage.is_essential()
     }
 
     /// Whether the watch includes the object.

@@ -122,10 +122,10 @@ pub async fn audit(
             objects += 1;
             // The template of a Deployment was judged with the Deployment, so its ReplicaSets are skipped. Pods are
             // judged themselves.
-            if kind.resource == "replicasets" && follows(&object, &deployments) {
+            if (kind.group, kind.resource) == ("apps", "replicasets") && follows(&object, &deployments) {
                 return;
             }
-            if kind.resource == "deployments" {
+            if (kind.group, kind.resource) == ("apps", "deployments") {
                 let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
                 let selector = &object["spec"]["selector"];
                 deployments.insert(uid, json!({"metadata": {"namespace": namespace}, "spec": {"selector": selector}}));
@@ -195,7 +195,10 @@ async fn tenants<'p>(
             Resolved::Unresolved(_) => (String::new(), BTreeSet::new()),
         };
         let class = labels.get(CLASS).cloned().unwrap_or_default();
-        let known = request.policy.classes.get(&class).or_else(|| former.get(&class).copied());
+        // The policies know a class that has no namespaces here only as a former class.
+        let present = request.policy.classes.get(&class);
+        let present = present.filter(|known| known.clusters.contains(request.cluster) && known.namespace.is_some());
+        let known = present.or_else(|| former.get(&class).copied());
         let admission = known.map(|class| &class.admission);
         let named = known.and_then(|class| class.namespace.as_deref()).unwrap_or_default();
         let patterns = admission.map(|admission| admission.hosts.allow.as_slice()).unwrap_or_default();

@@ -119,7 +119,7 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: JudgedKind<'_>, obje
     };
     let size = |object: &Value| Json::from(object).stored();
     // A new pod has no status.
-    let is_too_large = kind.resource == "pods" && size(object) - size(&object["status"]) > POD_BYTES;
+    let is_too_large = is_pod(kind) && size(object) - size(&object["status"]) > POD_BYTES;
     let Decision { refusals, warnings, audit, patch, left_out: _ } = decide(rules, resolved, &review);
     // A suspension refuses new pods only.
     let refusals = refusals.into_iter().filter(|finding| finding.rule != Rule::Suspended);
@@ -131,7 +131,7 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: JudgedKind<'_>, obje
     if is_too_large {
         broken.push(Broken { rule: Rule::Malformed.as_str(), mode: Mode::Enforce, text: TOO_LARGE.to_owned() });
     }
-    if kind.resource == "pods" && !patch.is_empty() {
+    if is_pod(kind) && !patch.is_empty() {
         let paths: BTreeSet<&str> = patch.iter().map(|operation| operation.path.as_str()).collect();
         let shown: Vec<&str> = paths.iter().copied().take(3).collect();
         let more = paths.len().saturating_sub(shown.len());
@@ -145,13 +145,18 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: JudgedKind<'_>, obje
     broken
 }
 
+/// A kind of `hosts.fields` may have the plural of another kind.
+fn is_pod(kind: JudgedKind<'_>) -> bool {
+    (kind.group, kind.resource) == ("", "pods")
+}
+
 /// Whether the object has finished: a finished pod runs nothing, and a finished `Job` creates nothing.
 fn is_over(kind: JudgedKind<'_>, object: &Value) -> bool {
     let ended =
         |condition: &Value| matches!(text(&condition["type"]), "Complete" | "Failed") && condition["status"] == "True";
-    match kind.resource {
-        "pods" => matches!(text(&object["status"]["phase"]), "Succeeded" | "Failed"),
-        "jobs" => list(&object["status"]["conditions"]).any(ended),
+    match (kind.group, kind.resource) {
+        ("", "pods") => matches!(text(&object["status"]["phase"]), "Succeeded" | "Failed"),
+        ("batch", "jobs") => list(&object["status"]["conditions"]).any(ended),
         _ => false,
     }
 }
@@ -166,7 +171,7 @@ pub fn by_server(rules: &NamespaceRules<'_>, kind: JudgedKind<'_>, object: &Valu
     let account = text(&object["spec"]["serviceAccountName"]);
     let generation = account.strip_prefix(SERVICE_ACCOUNT_PREFIX).unwrap_or_default();
     let is_ours_now = !generation.is_empty() && generation.bytes().all(|byte| byte.is_ascii_digit());
-    if kind.resource == "pods" && is_ours_now {
+    if is_pod(kind) && is_ours_now {
         let text = format!("it runs as {account}, with the rights of the tenant's credential");
         broken.push(Broken { rule: TOKENS, mode: Mode::Enforce, text });
     }
@@ -377,6 +382,13 @@ mod tests {
 
     fn template(spec: &Value) -> Value {
         json!({"spec": {"template": {"spec": spec}}})
+    }
+
+    #[test]
+    fn a_kind_of_another_group_with_the_plural_of_jobs_never_counts_as_finished() {
+        let finished = json!({"status": {"conditions": [{"type": "Complete", "status": "True"}]}});
+        assert!(is_over(kind("batch", "jobs"), &finished));
+        assert!(!is_over(kind("example.org", "jobs"), &finished));
     }
 
     #[test]

@@ -60,6 +60,13 @@ impl ClusterInventory {
     pub fn is_blind_to(&self, key: &ObjectKey) -> bool {
         self.blind.iter().any(|watched| watched.has(key))
     }
+
+    /// Returns the end of the first wait of a repair that ends after `since`; `None` if no repair waits.
+    #[must_use]
+    pub fn next_repair(&self, since: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        let ends = self.repairs.iter().map(|(key, repairs)| repairs.wait_after(since, key.kind.stage(), now));
+        ends.flatten().min()
+    }
 }
 
 /// The observed state of an object with our label. It is small, because there may be 100,000 of them.

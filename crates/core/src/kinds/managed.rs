@@ -82,6 +82,17 @@ pub enum Stage {
     Access,
 }
 
+impl Stage {
+    /// Whether objects of the stage are the namespace, limit tenants or grant access.
+    #[must_use]
+    pub const fn is_essential(self) -> bool {
+        match self {
+            Self::Namespace | Self::Limits | Self::Access => true,
+            Self::Volume | Self::Content => false,
+        }
+    }
+}
+
 /// A key of `[class.NAME.drift]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DriftKey {

@@ -283,6 +283,13 @@ impl Trigger {
         self.asks() && !matches!(self, Self::Change | Self::Login)
     }
 
+    /// Whether work that waits after an error or a conflict is tried at once: at a start or a reload, in a full read, and
+    /// if an administrator asks for a cycle.
+    #[must_use]
+    pub const fn tries_all(self) -> bool {
+        matches!(self, Self::Sync | Self::FullRead | Self::Start | Self::Reload)
+    }
+
     /// Returns the name that the ledger uses.
     #[must_use]
     pub const fn name(self) -> &'static str {

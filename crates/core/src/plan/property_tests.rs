@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::scan::Scan;
 use super::testing::{World, prod};
@@ -413,45 +414,80 @@ fn a_resumption_continues_after_the_daemon_was_killed() {
 }
 
 #[test]
-fn repairs_that_a_program_undoes_wait_longer_unless_they_remove_access() {
+fn repairs_that_a_program_undoes_wait_longer_unless_the_object_is_essential() {
     let mut world = World::new();
+    let secret =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "proxy", "namespace": "tool-{name}"}});
+    world.policy.classes.get_mut("tool").expect("the policy has this class").manifests.push(secret);
     let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
     world.cycle();
     let of = |world: &World, kind: ManagedKind| {
         let found = world.ledger.objects.keys().find(|key| key.kind == kind);
         found.expect("the account has an object").clone()
     };
-    let (policy, binding) = (of(&world, ManagedKind::NetworkPolicy), of(&world, ManagedKind::RoleBinding));
+    let secret = of(&world, ManagedKind::Secret);
     let edit = |world: &mut World, key: &ObjectKey| {
         let found = world.cluster().objects.get_mut(key).expect("the world has the object");
         found.digest = "edited".into();
         found.rare = Rare { rival: Some("argocd".to_owned()), ..Rare::default() }.if_any();
     };
     let delete = |world: &mut World, key: &ObjectKey| drop(world.cluster().objects.remove(key));
+    let applies = |plan: &[AccountPlan], key: &ObjectKey| {
+        let is_repair = |action: &Action| matches!(action, Action::Apply { key: applied, .. } if applied == key);
+        plan.iter().flat_map(AccountPlan::steps).any(is_repair)
+    };
     let repairs = |world: &mut World, key: &ObjectKey, undo: &dyn Fn(&mut World, &ObjectKey)| {
         let minutes = (0..60).filter(|_| {
             undo(world, key);
             let (approved, _) = world.guarded();
-            let is_repair = |action: &Action| matches!(action, Action::Apply { key: applied, .. } if applied == key);
-            let repaired = approved.accounts().iter().flat_map(AccountPlan::steps).any(is_repair);
+            let repaired = applies(approved.accounts(), key);
             world.execute(&approved);
             world.now += SignedDuration::from_mins(1);
             repaired
         });
         minutes.count()
     };
-    assert_eq!(repairs(&mut world, &policy, &edit), 9, "three repairs at once, then after 1, 2, 4, 8 and 16 minutes");
-    edit(&mut world, &policy);
+    assert_eq!(repairs(&mut world, &secret, &edit), 9, "three repairs at once, then after 1, 2, 4, 8 and 16 minutes");
+    edit(&mut world, &secret);
     let plan = world.plan();
     let notice = plan.notices.iter().find(|notice| notice.text.contains("argocd")).expect("the plan has this notice");
-    assert!(notice.text.contains("NetworkPolicy") && notice.text.contains("drift = { network"), "{}", notice.text);
+    assert!(notice.text.contains("Secret") && notice.text.contains("drift = { manifests"), "{}", notice.text);
     assert_eq!(notice.account.name, world.ledger.accounts[&foo].name);
-    assert_eq!(repairs(&mut world, &binding, &edit), 60, "the binding is repaired every minute");
     world.now += SignedDuration::from_hours(2);
-    assert_eq!(repairs(&mut world, &policy, &delete), 9, "a program that deletes the object is not answered faster");
+    assert_eq!(repairs(&mut world, &secret, &delete), 9, "a program that deletes the object is not answered faster");
     let told =
         |plan: &Plan| plan.notices.iter().any(|notice| notice.text.contains("was deleted again after each of 9"));
     assert!(told(&world.plan()));
+    let now = world.now;
+    let until = world.cluster().next_repair(now, now).expect("a repair waits");
+    assert!(!applies(&world.plan().accounts, &secret));
+    let mut later = world.clone();
+    later.now = until;
+    assert!(applies(&later.plan().accounts, &secret), "a cycle at that time repairs the object");
+    let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
+    class.manifests[0]["type"] = json!("example.org/proxy");
+    assert!(applies(&world.plan().accounts, &secret), "a change by an administrator does not wait");
+
+    for kind in [ManagedKind::NetworkPolicy, ManagedKind::LimitRange, ManagedKind::RoleBinding] {
+        let key = of(&world, kind);
+        assert_eq!(repairs(&mut world, &key, &edit), 60, "{key} is repaired every minute");
+        assert_eq!(repairs(&mut world, &key, &delete), 60, "{key} is created every minute");
+    }
+}
+
+#[test]
+fn a_namespace_that_somebody_deletes_again_and_again_comes_back_with_all_its_objects() {
+    let mut world = World::new();
+    world.add(AccountKind::Tool, "foo", Some(52_503));
+    world.cycle();
+    let all = world.cluster().objects.len();
+    for _ in 0..6 {
+        world.cluster().objects.retain(|key, _| key.kind != ManagedKind::Namespace && key.namespace.is_none());
+        let (approved, _) = world.guarded();
+        world.execute(&approved);
+        assert_eq!(world.cluster().objects.len(), all);
+        assert!(world.plan().is_empty(), "{}", world.plan());
+    }
 }
 
 #[test]

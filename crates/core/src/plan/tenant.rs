@@ -306,8 +306,7 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
     let reason = match (record, found) {
         (record, Some(found)) if found.deleting => return ended(key, object, record?, found),
         (Some(record), Some(found)) if is_settled(object, record, found) => return None,
-        // Without its namespace, nothing else could be created again.
-        (Some(_), None) if key.kind.stage() != Stage::Namespace => {
+        (Some(record), None) if record.wanted == object.digest && !must_exist(look, key) => {
             if let Some(why) = waits(look, key, None) {
                 said.notices.push(why);
                 return None;
@@ -432,22 +431,32 @@ fn taken(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord) -> Opti
     Some(Action::Delete { key: key.clone(), uid: record.uid.to_string(), reason })
 }
 
+/// Whether a missing object is created again at once, however often somebody deletes it: the namespace and everything
+/// that went with it, because a new namespace without its limits must not exist; and our service accounts, because a
+/// binding names them, and a tenant could create an account of that name and hold its tokens.
+fn must_exist(look: Look<'_>, key: &ObjectKey) -> bool {
+    let own = look.tenant.namespace.as_ref().filter(|own| key.namespace.as_deref() == Some(own.as_str()));
+    let is_gone = own.map(|own| ObjectKey::namespace(look.cluster, own)).is_some_and(|namespace| {
+        look.tenant.objects.contains_key(&namespace) && !look.there.objects.contains_key(&namespace)
+    });
+    is_gone || is_ours(key) || key.kind.stage() == Stage::Namespace
+}
+
 /// Returns why a repair waits, if another program undid the last repairs. `found` is `None` if the program deletes the
 /// object each time.
 fn waits(look: Look<'_>, key: &ObjectKey, found: Option<&ObservedObject>) -> Option<String> {
     let repairs = look.there.repairs.get(key)?;
-    let narrows = matches!(key.kind.stage(), Stage::Access | Stage::Namespace) || stops_pods(key);
-    let until = repairs.wait(narrows, look.now)?;
+    let until = repairs.wait(key.kind.stage(), look.now)?;
     let Some(found) = found else {
         return Some(format!(
-            "{key} was deleted again after each of {} repairs; the next one is at {until:.0}. Find the program in the audit \
-             log of the API server, and let it leave the object alone",
+            "{key} was deleted again after each of {} repairs; the next one is at {until:.0}, or at once by `bursar sync`. \
+             Find the program in the audit log of the API server, and let it leave the object alone",
             repairs.count
         ));
     };
     Some(format!(
-        "{key} was changed again by {} after each of {} repairs; the next one is at {until:.0}. Let that program leave \
-         it alone, or set drift = {{ {} = \"report\" }} in the class",
+        "{key} was changed again by {} after each of {} repairs; the next one is at {until:.0}, or at once by \
+         `bursar sync`. Let that program leave it alone, or set drift = {{ {} = \"report\" }} in the class",
         found.rival().unwrap_or("somebody"),
         repairs.count,
         key.kind.drift().as_str()

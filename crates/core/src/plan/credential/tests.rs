@@ -6,7 +6,7 @@ use bursar_protocol::Grant;
 
 use super::*;
 use crate::identity::AccountKind;
-use crate::kinds::ManagedKind;
+use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::{Failure, Note, Order, OrderKind};
 use crate::plan::testing::World;
 use crate::plan::{AccountPlan, Holder};
@@ -33,6 +33,18 @@ fn tokens() -> (World, AccountId) {
     let hosts = ["ce1", "ce2"].map(|host| HostName(host.to_owned())).to_vec();
     let directory = Some("/srv/{host}/{name}".into());
     world(CredentialKind::ServiceAccount { lifetime: Duration::from_hours(1), hosts, directory })
+}
+
+#[test]
+fn a_service_account_that_somebody_deletes_is_created_again_at_once_each_time() {
+    let (mut world, _) = tokens();
+    let is_account = |key: &&ObjectKey| key.kind == ManagedKind::ServiceAccount;
+    let key = world.ledger.objects.keys().find(is_account).expect("the tool has a service account").clone();
+    for _ in 0..6 {
+        world.cluster().objects.remove(&key);
+        world.cycle();
+        assert!(world.cluster().objects.contains_key(&key), "a tenant could create an account of this name");
+    }
 }
 
 fn said(world: &World) -> String {

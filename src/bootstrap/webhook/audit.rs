@@ -11,12 +11,12 @@ use super::super::{AccessError, answered};
 use super::WebhookRequest;
 use crate::admission::Resolved;
 use crate::admission::existing::{
-    Broken, JudgedKind, KINDS, NOT_JUDGED, NamespaceRules, by_adopting, by_server, by_webhook, own_hosts,
+    AdoptedRules, Broken, JudgedKind, KINDS, NOT_JUDGED, NamespaceRules, by_adopting, by_server, by_webhook, own_hosts,
 };
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{CLASS, identity_of};
 use crate::desired::former_classes;
-use crate::desired::server_rules::{adopting, classes, host_fields, hosts_of_adopted, rules_of_adopted, unchosen};
+use crate::desired::server_rules::{adopting, classes, host_fields, unchosen};
 use crate::errors::chain;
 use crate::execute::request::{ApiServer, Ask};
 use crate::execute::workloads::selects;
@@ -332,4 +332,23 @@ fn of_server(server: &ServerRules, unchosen: Mode) -> [(&'static str, Mode); 5] 
         ("claims.storage_classes", storage),
     ]
     .map(|(name, rule)| (name, rule.mode.unwrap_or(unchosen)))
+}
+
+/// Returns the patterns of the hosts of one adopted namespace.
+#[must_use]
+pub fn hosts_of_adopted(admission: &AdoptedAdmission, namespace: &str) -> Vec<String> {
+    own_hosts(&admission.host_patterns().collect::<Vec<_>>(), "{name}", namespace)
+}
+
+/// Returns the rules by which an audit judges the objects of one adopted namespace. `own_hosts` are those of
+/// [`hosts_of_adopted`].
+#[must_use]
+pub fn rules_of_adopted<'r>(
+    admission: &'r AdoptedAdmission,
+    namespace: &'r str,
+    own_hosts: &'r [String],
+) -> AdoptedRules<'r> {
+    let AdoptedAdmission { hosts, volumes, allowed_volumes, read_write_many, server } = admission;
+    let shared = NamespaceRules { server, unchosen: Mode::Off, hosts, own_hosts, fields: &server.host_fields };
+    AdoptedRules { shared, namespace, volumes: *volumes, allowed_volumes, read_write_many }
 }

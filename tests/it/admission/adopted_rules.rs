@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use bursar::admission::existing::{Broken, GRACE, by_adopting};
-use bursar::desired::server_rules::{hosts_of_adopted, rules_of_adopted};
+use bursar::bootstrap::webhook::audit::{hosts_of_adopted, rules_of_adopted};
 use bursar::policy::AdoptedAdmission;
 use bursar::rules::server::ServerRule;
 use bursar::rules::{HostRules, Mode};

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::class::former_classes;
-use crate::admission::existing::{AdoptedRules, NamespaceRules, own_hosts};
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::{AdoptedAdmission, Class, Policy};
@@ -97,25 +96,6 @@ pub fn adopting<'p>(
 ) -> impl Iterator<Item = (&'p Class, &'p AdoptedAdmission)> {
     let here = policy.classes.values().filter(move |class| class.clusters.contains(cluster));
     here.filter_map(|class| Some((class, &*class.adopts()?.admission)))
-}
-
-/// Returns the patterns of the hosts of one adopted namespace.
-#[must_use]
-pub fn hosts_of_adopted(admission: &AdoptedAdmission, namespace: &str) -> Vec<String> {
-    own_hosts(&admission.host_patterns().collect::<Vec<_>>(), "{name}", namespace)
-}
-
-/// Returns the rules by which an audit judges the objects of one adopted namespace. `own_hosts` are those of
-/// [`hosts_of_adopted`].
-#[must_use]
-pub fn rules_of_adopted<'r>(
-    admission: &'r AdoptedAdmission,
-    namespace: &'r str,
-    own_hosts: &'r [String],
-) -> AdoptedRules<'r> {
-    let AdoptedAdmission { hosts, volumes, allowed_volumes, read_write_many, server } = admission;
-    let shared = NamespaceRules { server, unchosen: Mode::Off, hosts, own_hosts, fields: &server.host_fields };
-    AdoptedRules { shared, namespace, volumes: *volumes, allowed_volumes, read_write_many }
 }
 
 /// Returns the data for the policy of one mode of an adopting class; empty if the class has no rule in this mode.

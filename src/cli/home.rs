@@ -77,6 +77,7 @@ fn homes(policy: &Policy, ledger: &LedgerState, account: &Account) -> Result<Vec
     };
     let files: BTreeMap<_, _> = ledger
         .deliveries_of(&known.id)
+        .filter(|(_, delivery)| !delivery.is_removed())
         .filter_map(|(_, delivery)| {
             let home = delivery.home.clone().or_else(|| known.home.clone())?;
             let kubeconfig = delivery.path.strip_prefix(&home).ok()?.to_owned();
@@ -169,6 +170,7 @@ async fn restored(
 mod tests {
     use super::*;
     use crate::identity::AccountKind;
+    use crate::ledger::Delivery;
     use crate::plan::testing::World;
 
     #[test]
@@ -181,14 +183,21 @@ mod tests {
             assert!(world.ledger.deliveries_of(id).next().is_some(), "something was delivered to {id}");
         }
         world.account(&other).name = "foo".to_owned();
-        let of = |name: &str| {
+        let of = |world: &World, name: &str| {
             let account = Account { kind: AccountKind::Tool, name: name.to_owned() };
             homes(&world.policy, &world.ledger, &account)
         };
-        let refused = of("foo").expect_err("two accounts have the name");
+        let refused = of(&world, "foo").expect_err("two accounts have the name");
         assert!(matches!(refused.exit, Exit::Usage) && refused.text.contains(&other.to_string()), "{}", refused.text);
-        let found = of(&other.to_string()).expect("the id is unique");
+        let found = of(&world, &other.to_string()).expect("the id is unique");
         assert_eq!(found[0].uid, 52_504);
+        // Our entries were removed from a file that the account no longer has.
+        let (key, delivery) = world.ledger.deliveries_of(&other).next().expect("something was delivered");
+        let (path, home) = ("/old/bar/.kube/config".into(), Some("/old/bar".into()));
+        let (key, removed) = (key.clone(), Delivery { path, home, ..delivery.clone().removed(world.now) });
+        world.ledger.deliveries.insert(key, removed);
+        let found = of(&world, &other.to_string()).expect("the account has a home");
+        assert!(found.iter().all(|target| !target.home.starts_with("/old")), "{found:?}");
     }
 
     #[test]

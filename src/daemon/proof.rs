@@ -96,8 +96,8 @@ fn stopped(ledger: &LedgerState, account: &Account) -> BTreeSet<String> {
 /// Returns the files with a credential of the account's generation, with the time when each was written.
 fn delivered(ledger: &LedgerState, account: &Account) -> BTreeMap<String, jiff::Timestamp> {
     let own = ledger.deliveries_of(&account.id).filter(|(key, delivery)| {
-        !delivery.is_pending()
-            && !delivery.is_removed()
+        delivery.may_hold_a_credential()
+            && !delivery.is_pending()
             && ledger.certificates.get(key).is_some_and(|certificate| certificate.generation == account.generation)
     });
     own.map(|(key, delivery)| {

@@ -43,8 +43,18 @@ pub struct Delivering<'a> {
     pub mount: Option<&'a Path>,
     /// The state of the file in the home before the delivery.
     pub old: Old,
-    /// Whether the ledger has no delivery yet. Then it gets a row before the file is written.
+    /// Whether the ledger gets a row before the file is written, because it has none that leads to the new credential.
     pub is_first: bool,
+}
+
+/// A credential that was issued and tried, and that is not in the home yet.
+#[derive(Debug)]
+pub struct Undelivered<'a> {
+    what: Delivering<'a>,
+    key: CredentialKey,
+    target: HomeTarget,
+    proof: UserProof,
+    certificate: Option<Certificate>,
 }
 
 /// Why no certificate was issued, or why it is not delivered. The text contains the remedy.
@@ -73,16 +83,14 @@ impl From<CredentialError> for StepError {
     }
 }
 
-/// Delivers a credential, in the order that the module describes. Awaits `before_write` immediately before the
-/// kubeconfig is written. Returns the changes for the ledger, and the result of `before_write`.
-pub async fn deliver<T>(
+/// Does everything before the kubeconfig is written, in the order that the module describes.
+pub async fn issue<'a>(
     effects: &ClusterEffects,
     homes: &HomedClient,
     account: &AccountPlan,
-    what: Delivering<'_>,
+    what: Delivering<'a>,
     (clock, recorder): (fn() -> Timestamp, &Recorder),
-    before_write: impl Future<Output = T>,
-) -> Result<(Vec<Change>, T), StepError> {
+) -> Result<Undelivered<'a>, StepError> {
     let server = &effects.server;
     let Delivering { credential, generation, home, mount, old, is_first } = what;
     let target = home::target(home, mount.map(Path::to_owned));
@@ -101,22 +109,29 @@ pub async fn deliver<T>(
     }
     if is_first {
         // Even if the answer is lost, a suspension then finds the credential in the home.
-        let pending = Change::Delivery(key.clone(), Some(credential.delivered(home, clock()).pending()));
+        let pending = Delivery { mount: target.mount.clone(), ..credential.delivered(home, clock()).pending() };
+        let pending = Change::Delivery(key.clone(), Some(pending));
         recorder.store(vec![pending], Vec::new()).await.map_err(|_| StepError::NotRecorded)?;
     }
-    let before = before_write.await;
-    let written = write(homes, (home, &target), entries(&server.cluster, credential, proof)).await;
-    let written = written.map_err(|error| match error {
-        StepError::Home(source) if certificate.is_some() => StepError::Undelivered(source),
-        error => error,
-    })?;
-    // The times of the inspections after the delivery count from here, because the signer and the home may have taken a
-    // while.
-    let delivery = Delivery { mount: written.mount, ..credential.delivered(home, clock()) };
-    let requested = matches!(credential.proof, Proof::Certificate { .. });
-    let requested = requested.then(|| Change::Requested(key.clone(), None));
-    let delivered = [Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))];
-    Ok((delivered.into_iter().chain(requested).collect(), before))
+    Ok(Undelivered { what, key, target, proof, certificate })
+}
+
+impl Undelivered<'_> {
+    /// Writes the kubeconfig. Returns the changes for the ledger.
+    pub async fn write(self, homes: &HomedClient, clock: fn() -> Timestamp) -> Result<Vec<Change>, StepError> {
+        let Self { what: Delivering { credential, home, .. }, key, target, proof, certificate } = self;
+        let written = write(homes, (home, &target), entries(&key.cluster, credential, proof)).await;
+        let written = written.map_err(|error| match error {
+            StepError::Home(source) if certificate.is_some() => StepError::Undelivered(source),
+            error => error,
+        })?;
+        // The inspections after the delivery are counted from here: the signer and the home may have taken a while.
+        let delivery = Delivery { mount: written.mount, ..credential.delivered(home, clock()) };
+        let requested = matches!(credential.proof, Proof::Certificate { .. });
+        let requested = requested.then(|| Change::Requested(key.clone(), None));
+        let delivered = [Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))];
+        Ok(delivered.into_iter().chain(requested).collect())
+    }
 }
 
 /// Makes sure that the home exists and can be written to, before any credential is requested.

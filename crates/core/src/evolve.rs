@@ -129,7 +129,7 @@ fn observe(inputs: Inputs<'_>) -> (Writes, LedgerState) {
         let changes = idle::count(&known, inventory, rules, now);
         seen.take(&mut known, changes, Vec::new());
     }
-    let changes = known.count_terms(now);
+    let changes = [known.count_terms(now), known.old_removals(now)].concat();
     seen.take(&mut known, changes, Vec::new());
     let (changes, events) = adopted::look(&known, inventory, policy, now);
     seen.take(&mut known, changes, events);

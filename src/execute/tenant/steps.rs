@@ -3,15 +3,15 @@
 use serde_json::{Value, json};
 
 use super::{BOUND_BY_OTHERS, Done, REFUSED, TenantExecution};
-use crate::desired::DesiredHome;
-use crate::execute::credential::{Delivering, deliver};
+use crate::desired::{DesiredHome, Proof};
+use crate::execute::credential::{Delivering, issue};
 use crate::execute::{ClusterEffects, StepError, home, idle, level, reap, refusal, workloads};
 use crate::identity::{HostName, NamespaceName};
 use crate::inventory::HomeFinding;
 use crate::kinds::ObjectKey;
+use crate::ledger::StoppedWorkload;
 use crate::ledger::change::Change;
 use crate::ledger::idle::Idleness;
-use crate::ledger::{Delivery, StoppedWorkload};
 use crate::plan::credential::{forget, lasts, next_look};
 use crate::plan::{Action, Expected, Reason};
 use crate::policy::Cluster;
@@ -94,7 +94,7 @@ impl TenantExecution<'_> {
                     home,
                     mount: mount.as_deref(),
                     old: self.standing(credential, reason),
-                    is_first: known.is_none_or(Delivery::is_removed),
+                    is_first: known.is_none_or(|known| known.gives_way_to(&home.file())),
                 };
                 let changes = self.deliver(effects, what, (former.as_deref(), reason), done).await?;
                 done.repeated += u64::from(matches!(reason, Reason::Drifted(_)));
@@ -112,10 +112,10 @@ impl TenantExecution<'_> {
     /// Delivers a credential, and removes our entries from the file that had the last delivery. Returns the changes for
     /// the ledger.
     ///
-    /// If the files have different names, the entries are removed from the former file before the new one is written:
-    /// both may be in the same folder, and a later removal would remove the new token. If they have the same name, both
-    /// paths may lead to the same file, so the entries are removed afterwards, unless the former file has the new
-    /// credential.
+    /// If the files have different names, the former file is left before the new one is written: they may be in the same
+    /// folder, and then the removal would remove the new token. If they have the same name, both paths may lead to the
+    /// same file, so the former one is left afterwards, unless it has the new credential. Login entries do not show
+    /// whether they are new, so the former file is left first.
     async fn deliver(
         &self,
         effects: &ClusterEffects,
@@ -123,29 +123,23 @@ impl TenantExecution<'_> {
         (former, reason): (Option<&DesiredHome>, &Reason),
         done: &mut Done,
     ) -> Result<Vec<Change>, StepError> {
-        let host = &what.credential.host;
-        let is_renamed = |former: &&DesiredHome| former.kubeconfig.file_name() != what.home.kubeconfig.file_name();
-        let first = former.filter(is_renamed);
-        let before_write = Box::pin(async {
-            match first {
-                Some(former) => Some(self.leave_former(&effects.face, (host, former), None, reason).await),
-                None => None,
-            }
-        });
-        let records = (self.run.clock, self.recorder);
-        let (changes, left) = deliver(effects, &self.effects.homes, self.account, what, records, before_write).await?;
-        let left = match (left, former) {
-            (Some(left), _) => left?,
-            (None, Some(former)) => {
-                let delivered = changes.iter().find_map(|change| match change {
-                    Change::Certificate(_, issued @ Some(_)) => Expected::of(what.credential, issued.as_ref()),
-                    _ => None,
-                });
-                self.leave_former(&effects.face, (host, former), delivered, reason).await?
-            }
-            (None, None) => None,
-        };
-        done.events.extend(left);
+        let (homes, host) = (&self.effects.homes, &what.credential.host);
+        let is_renamed = former.is_some_and(|it| it.kubeconfig.file_name() != what.home.kubeconfig.file_name());
+        let is_left_first = is_renamed || matches!(what.credential.proof, Proof::Oidc(_));
+        let issued = issue(effects, homes, self.account, what, (self.run.clock, self.recorder)).await?;
+        let mut left = Ok(None);
+        if let Some(former) = former.filter(|_| is_left_first) {
+            left = self.leave_former(&effects.face, (host, former), None, reason).await;
+        }
+        let changes = issued.write(homes, self.run.clock).await?;
+        if let Some(former) = former.filter(|_| !is_left_first) {
+            let delivered = changes.iter().find_map(|change| match change {
+                Change::Certificate(_, issued @ Some(_)) => Expected::of(what.credential, issued.as_ref()),
+                _ => None,
+            });
+            left = self.leave_former(&effects.face, (host, former), delivered, reason).await;
+        }
+        done.events.extend(left?);
         Ok(changes)
     }
 

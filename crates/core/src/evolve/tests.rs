@@ -10,7 +10,7 @@ use super::*;
 use crate::desired::Transition;
 use crate::identity::AccountKind;
 use crate::inventory::pods::{Lifetime, ObservedPod};
-use crate::ledger::Suspension;
+use crate::ledger::{CredentialKey, Suspension};
 use crate::plan::testing::{World, prod};
 use crate::policy::NamespaceReaper;
 
@@ -59,4 +59,20 @@ fn a_namespace_that_is_used_again_is_not_announced_as_idle() {
     };
     pods.pods.insert(("tool-foo".to_owned(), "web".to_owned()), pod);
     assert!(!idle(&world), "a pod that was just created counts in the same cycle");
+}
+
+#[test]
+fn a_removal_whose_inspections_fail_is_forgotten_after_a_day() {
+    let mut world = World::new();
+    let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+    world.cycle();
+    let (key, at) = (CredentialKey::new(foo, prod()), world.now);
+    let removed = world.ledger.deliveries[&key].clone().removed(at);
+    for (hours, is_kept) in [(0, true), (23, true), (25, false), (-23, true), (-25, false)] {
+        world.now = at + SignedDuration::from_hours(hours);
+        assert!(evolved(&world).known.deliveries.contains_key(&key), "a delivery is kept");
+        let delivered = world.ledger.deliveries.insert(key.clone(), removed.clone());
+        assert_eq!(evolved(&world).known.deliveries.contains_key(&key), is_kept, "after {hours} hours");
+        world.ledger.deliveries.set(key.clone(), delivered);
+    }
 }

@@ -1,10 +1,11 @@
 //! Certificates and tokens that were issued, and their deliveries to homes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::change::Change;
 use super::{LedgerState, Lifecycle};
 use crate::identity::{AccountId, ClusterName, HostName};
 use crate::packed_text::DigestText;
@@ -111,6 +112,9 @@ pub struct Delivery {
 const NOTICE: &str = "notice:";
 /// [`Delivery::digest`] if our entries were removed. The row lasts until the last inspection after the removal.
 const REMOVED: &str = "notice:removed";
+/// How long the row of a removal is kept at most. Its inspections are repeated while they fail, but a home or an account
+/// may be gone for good. A day is enough to start `bursar-homed` or a file server again.
+const REMOVED_KEPT: SignedDuration = SignedDuration::from_hours(24);
 
 impl Delivery {
     /// Returns the digest of a delivered notice.
@@ -143,6 +147,13 @@ impl Delivery {
         !self.digest.to_string().starts_with(NOTICE)
     }
 
+    /// Whether the row of a credential that is about to be written into `file` may replace this row: this row neither
+    /// leads to a credential nor to entries in another file.
+    #[must_use]
+    pub fn gives_way_to(&self, file: &Path) -> bool {
+        self.is_removed() || (self.is_notice() && self.path == file)
+    }
+
     /// Returns the row for the time between the decision to write the file and the answer of `bursar-homed`.
     #[must_use]
     pub fn pending(self) -> Self {
@@ -168,6 +179,16 @@ impl LedgerState {
     #[must_use]
     pub fn overdue_since(&self, now: Timestamp) -> Option<Timestamp> {
         self.good().map(|certificate| certificate.renew_after).filter(|due| *due <= now).min()
+    }
+
+    /// Returns the changes that forget removals whose inspections did not end in time. If the clock was set back, a
+    /// removal far in the future is forgotten too.
+    #[must_use]
+    pub fn old_removals(&self, now: Timestamp) -> Vec<Change> {
+        let is_old =
+            |delivery: &Delivery| delivery.is_removed() && now.duration_since(delivery.at).abs() > REMOVED_KEPT;
+        let old = self.deliveries.iter().filter(|(_, delivery)| is_old(delivery));
+        old.map(|(key, _)| Change::Delivery(key.clone(), None)).collect()
     }
 
     /// Returns the certificates and tokens of an account, sorted by cluster and host.
@@ -212,7 +233,6 @@ impl LedgerState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::change::Change;
 
     #[test]
     fn a_takeover_ends_only_unknown_certificates_of_the_former_daemon() {
@@ -238,5 +258,17 @@ mod tests {
         assert_eq!(left.len(), subjects.len() - 1, "{left:?}");
         assert!(left.iter().zip(&subjects[1..]).all(|(text, subject)| text.starts_with(subject)), "{left:?}");
         assert_eq!(ledger.valid_unknown_certificates(not_after).count(), 0);
+    }
+
+    #[test]
+    fn the_row_of_a_new_credential_replaces_no_row_that_leads_to_another_file() {
+        let [file, other] = ["/home/foo/.kube/config", "/data/foo/.kube/config"].map(Path::new);
+        let (digest, at) = (DigestText::from("00ff"), Timestamp::UNIX_EPOCH);
+        let delivery = Delivery { path: file.to_owned(), home: None, mount: None, digest, at, checked_at: Some(at) };
+        let notice = Delivery { digest: Delivery::notice("00ff").as_str().into(), ..delivery.clone() };
+        assert!(notice.gives_way_to(file) && !notice.gives_way_to(other));
+        assert!([file, other].iter().all(|file| !delivery.gives_way_to(file)));
+        let removed = delivery.removed(at);
+        assert!([file, other].iter().all(|file| removed.gives_way_to(file)));
     }
 }

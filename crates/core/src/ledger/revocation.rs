@@ -181,7 +181,8 @@ impl LedgerState {
     fn has_new_credential(&self, id: &AccountId) -> bool {
         let account = self.accounts.get(id);
         let is_new = |key, generation| {
-            account.is_some_and(|account| account.generation == generation) && self.deliveries.contains_key(key)
+            account.is_some_and(|account| account.generation == generation)
+                && self.deliveries.get(key).is_some_and(Delivery::may_hold_a_credential)
         };
         !self.is_being_revoked(id) || self.certificates_of(id).any(|(key, found)| is_new(key, found.generation))
     }

@@ -247,9 +247,7 @@ impl Expected {
             Proof::Oidc(_) => Self::Entries(Box::new(credential.clone())),
         })
     }
-}
 
-impl Expected {
     /// Whether the inspection only removes what another program wrote back. Such an inspection needs no cluster, and
     /// removes access like the removal before it.
     #[must_use]

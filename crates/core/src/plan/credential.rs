@@ -293,9 +293,11 @@ fn place(look: Look<'_>, delivery: &Delivery, account: &Account) -> Option<(Path
     Some((home.to_owned(), kubeconfig.to_owned()))
 }
 
-/// Returns the file of the last delivery, if it is another file.
+/// Returns the file of the last delivery, if it is another file. A file from which our entries were removed already does
+/// not count: its home may be gone, and the new delivery would wait for it.
 fn former(look: Look<'_>, host: &HostName, home: &DesiredHome) -> Option<DesiredHome> {
-    let delivery = look.ledger.deliveries.get(&key(look, host)).filter(|delivery| delivery.path != home.file())?;
+    let is_left = |delivery: &&Delivery| !delivery.is_removed() && delivery.path != home.file();
+    let delivery = look.ledger.deliveries.get(&key(look, host)).filter(is_left)?;
     delivered_to(look, host, delivery)
 }
 

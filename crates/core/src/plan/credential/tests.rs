@@ -329,6 +329,22 @@ fn a_suspension_removes_the_entries_of_a_delivery_that_was_not_recorded() {
 }
 
 #[test]
+fn a_resumption_does_not_wait_for_a_former_home_that_was_left_already() {
+    let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
+    let key = CredentialKey::new(foo.clone(), crate::plan::testing::prod());
+    world.account(&foo).home = Some("/data/other/foo".into());
+    order(&mut world, &foo, OrderKind::Suspend);
+    world.cycle();
+    assert!(world.ledger.deliveries[&key].is_removed());
+    order(&mut world, &foo, OrderKind::Resume);
+    let plan = world.plan();
+    let is_new = |step: &Action| matches!(step, Action::Deliver { former: None, .. });
+    assert!(plan.accounts[0].steps().any(is_new), "{plan}");
+    world.cycle();
+    assert!(world.ledger.deliveries[&key].may_hold_a_credential() && world.plan().is_empty(), "{}", world.plan());
+}
+
+#[test]
 fn a_delivery_whose_answer_was_lost_is_repeated_as_missing() {
     let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
     let key = CredentialKey::new(foo, crate::plan::testing::prod());

@@ -7,6 +7,7 @@
 pub(super) mod difference;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -106,10 +107,12 @@ impl ConfinementWatch {
     /// policies. `rules` are the names of the rules for adopted namespaces. Must be called within a Tokio runtime.
     #[must_use]
     pub fn start(client: &Client, mutates: bool, rules: Vec<String>, changed: &Arc<Notify>) -> Self {
-        let (seen, version) = (Arc::default(), Arc::new(AtomicU64::new(0)));
+        let seen: Arc<Mutex<BTreeMap<Name, Seen>>> = Arc::default();
+        let version = Arc::new(AtomicU64::new(0));
         let of_rules =
             rules.iter().flat_map(|name| [VALIDATING_POLICY, VALIDATING_BINDING].map(|kind| (kind, name.clone())));
         let tasks = names(mutates).into_iter().chain(of_rules).map(|(kind, name)| {
+            seen.lock().insert((kind.0.to_owned(), name.clone()), Seen::NotYet);
             let task =
                 follow(client.clone(), kind, name, Arc::clone(&seen), (Arc::clone(&version), Arc::clone(changed)));
             AbortOnDropHandle::new(tokio::spawn(task))
@@ -134,13 +137,12 @@ impl ConfinementWatch {
     ///
     /// # Errors
     /// The record of the installed webhook cannot be read.
-    pub fn foreign(&self, request: WebhookRequest<'_>) -> Result<Option<String>, AccessError> {
-        let is_hooks = |kind: &str| kind == VALIDATING_HOOKS.0 || kind == MUTATING_HOOKS.0;
+    pub fn foreign(&self, state_dir: &Path, cluster: &ClusterName) -> Result<Option<String>, AccessError> {
         let seen = self.seen.lock();
         let there = seen.iter().filter(|((kind, _), seen)| is_hooks(kind) && matches!(seen, Seen::Present(_)));
         let there: Vec<String> = there.map(|((kind, name), _)| format!("{kind} {name}")).collect();
         drop(seen);
-        if there.is_empty() || remembered(request)?.is_some() {
+        if there.is_empty() || remembered(state_dir, cluster)?.is_some() {
             return Ok(None);
         }
         Ok(Some(format!(
@@ -190,8 +192,28 @@ impl ConfinementWatch {
                 compared.breaches.push(Breach { object, what: format!("{what}; {remedy}"), repairable, outdated });
             }
         }
+        // Webhook configurations are expected only if this host installed a webhook. Until their watches have listed
+        // them, it is not known that there is no foreign one.
+        for ((kind, name), seen) in seen.iter().filter(|((kind, _), _)| is_hooks(kind)) {
+            if expected.iter().any(|it| it.manifest["kind"] == **kind && it.manifest["metadata"]["name"] == **name) {
+                continue;
+            }
+            let object = format!("{kind} {name}");
+            match seen {
+                Seen::NotYet => compared.unlisted.push(object),
+                Seen::Forbidden => {
+                    let what = "cannot be watched; run bursar init".to_owned();
+                    compared.breaches.push(Breach { object, what, repairable: false, outdated: false });
+                }
+                Seen::Absent | Seen::Present(_) => {}
+            }
+        }
         compared
     }
+}
+
+fn is_hooks(kind: &str) -> bool {
+    kind == VALIDATING_HOOKS.0 || kind == MUTATING_HOOKS.0
 }
 
 /// Returns the kinds and names of the watched objects, except the rules for adopted namespaces.
@@ -334,7 +356,7 @@ pub async fn expected(
     if has_mutating {
         expected.extend(backstop::mutating().into_iter().map(fixed));
     }
-    if let Some(remembered) = remembered(request)? {
+    if let Some(remembered) = remembered(request.state_dir, request.cluster)? {
         let kept = |manifest| Expected { manifest, repairable: true, noted: false, rule: false };
         expected.extend(webhook::expected(client, request, &remembered).await?.into_iter().map(kept));
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::webhook::replaced_by;
 use crate::execute::authority::VerifyError;
 use crate::execute::request::RequestError;
 use crate::execute::signing::SigningError;
@@ -213,6 +214,12 @@ pub enum AccessError {
     /// A self-test needs the webhook, which is not installed.
     #[error("the webhook is not installed in this cluster: `bursar webhook install`")]
     NoWebhook,
+    /// This host did not install the webhook of the cluster.
+    #[error(
+        "cluster {cluster} has a webhook that this host did not install, so its address, image and authority may be a \
+         thief's; run: {}", replaced_by(.cluster)
+    )]
+    ForeignWebhook { cluster: ClusterName },
     /// The API server does not trust this host's new certificate authority yet.
     #[error(
         "the API server does not trust this host's new CA yet; try again in an hour, or uninstall the webhook first"

@@ -79,17 +79,12 @@ pub async fn uninstall(request: UninstallRequest<'_>) -> Result<Vec<Made>, Acces
         kind.kind != ManagedKind::Namespace.row().kind || OWN_NAMESPACES.contains(&&*name(object))
     };
     let mut removed = Vec::new();
-    let (configurations, others): (Vec<_>, Vec<_>) =
-        all.into_iter().filter(goes).partition(|(kind, _)| kind.kind.ends_with("WebhookConfiguration"));
-    for (kind, object) in &configurations {
-        removed.push(remove(client, kind, object, dry_run).await?);
-    }
     if !dry_run {
-        // Otherwise the daemon would write the configurations again after another `init`.
+        // By the record, the daemon would write the configurations again, at once or after another `init`.
         forget(state_dir, cluster).await?;
     }
-    for (kind, object) in &others {
-        removed.push(remove(client, kind, object, dry_run).await?);
+    for (kind, object) in all.into_iter().filter(goes) {
+        removed.push(remove(client, &kind, &object, dry_run).await?);
     }
     Ok(removed)
 }

@@ -12,6 +12,7 @@ use super::arguments::Takeover;
 use super::context::{Context, as_bursar, become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::{admin, output};
+use crate::bootstrap::webhook::remembered::is_foreign;
 use crate::bootstrap::{self, InitRequest, webhook};
 use crate::daemon;
 use crate::errors::chain;
@@ -116,7 +117,7 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
     let Remembered { ledger, learned, doubts } = remembered;
     let (mut outdated, mut webhooks) = (BTreeMap::new(), Vec::new());
     for (cluster, admin) in &admins {
-        if webhook::found(&bootstrap::client(admin).await?).await?.is_some() {
+        if is_foreign(&bootstrap::client(admin).await?, &settings.state_dir, cluster).await? {
             webhooks.push(cluster);
         }
         let report = bootstrap::take_over(InitRequest {

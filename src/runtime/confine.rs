@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::asking::{Asking, OwnedRequest, PATIENCE};
 use super::clusters::{Clusters, Context, Link, is_away, suspect};
 use crate::bootstrap::confinement::{self, Breach, Compared, ConfinementWatch, Expected, Probed};
-use crate::bootstrap::webhook::{self, WEBHOOK_USER, WebhookRequest};
+use crate::bootstrap::webhook::{self, WEBHOOK_USER};
 use crate::bootstrap::{AccessError, Said, approver};
 use crate::control::api::ClusterStatus;
 use crate::errors::chain;
@@ -66,6 +66,11 @@ impl Confinement {
     /// Forgets what is expected, because the configuration changed or the webhook was installed again.
     pub(super) fn forget_expected(&mut self) {
         (self.is_outdated, self.asking) = (true, None);
+    }
+
+    /// Whether the cluster has a webhook that this host did not install.
+    pub(super) const fn has_foreign_webhook(&self) -> bool {
+        self.foreign.is_some()
     }
 
     fn is_whole(&self) -> bool {
@@ -262,9 +267,7 @@ async fn look(
     }
     let Some(watch) = &confinement.watch else { return Ok(None) };
     let version = watch.version();
-    let Context { settings, ledger, sealer, now, .. } = context;
-    let (policy, state_dir) = (&settings.policy, settings.state_dir.as_path());
-    let foreign = watch.foreign(WebhookRequest { policy, cluster, ledger, state_dir, sealer, now })?;
+    let foreign = watch.foreign(&context.settings.state_dir, cluster)?;
     let foreign = foreign.map(|what| format!("{what}; run: {}", webhook::replaced_by(cluster)));
     if let Some(what) = foreign.as_ref().filter(|_| confinement.foreign != foreign) {
         tracing::error!(%cluster, what, "the cluster has a webhook that this host did not install");

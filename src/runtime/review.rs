@@ -42,7 +42,9 @@ impl Clusters {
     /// Starts the reviews that are due. No cycle waits for their results.
     pub(super) fn review_webhooks(&mut self, Context { settings, ledger, sealer, now, .. }: Context<'_>) {
         for (cluster, link) in &mut self.links {
-            let unenforced = link.is_without_webhook.then(|| unenforced(&settings.policy, cluster, ledger));
+            // A webhook that this host did not install may enforce the rules; the confinement reports it.
+            let is_without = link.is_without_webhook && !link.confinement.has_foreign_webhook();
+            let unenforced = is_without.then(|| unenforced(&settings.policy, cluster, ledger));
             link.review.unenforced = unenforced.flatten();
         }
         let away = |cluster| self.effects.clusters.get(cluster).is_none_or(|it| it.watch.health().error.is_some());
@@ -51,7 +53,7 @@ impl Clusters {
             let (policy, state_dir) = (&settings.policy, settings.state_dir.as_path());
             let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer, now };
             // If the record cannot be read, `keep_webhooks` reports it.
-            let installed = remembered(request).is_ok_and(|installed| installed.is_some());
+            let installed = remembered(state_dir, cluster).is_ok_and(|installed| installed.is_some());
             let question = if installed { Question::of(&link.client, request) } else { None };
             let Some(question) = question else {
                 link.review = Review { unenforced: link.review.unenforced.take(), ..Review::default() };

@@ -6,7 +6,7 @@ use std::path::Path;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use super::{BUSY, BUSY_FOR, CycleLock, FILE, MIGRATIONS, Store, StoreError, code, write};
+use super::{BUSY, BUSY_FOR, CycleLock, EMPTY, FILE, MIGRATIONS, Store, StoreError, code, has_content, write};
 
 /// Free space in bytes that the ledger's disk must have before a cycle begins. With less, a change to a cluster could
 /// be made and then not be recorded. A record takes a few kilobytes, and the records of all accounts in progress (32
@@ -59,7 +59,12 @@ impl Store {
     /// committed.
     pub async fn recover(&mut self, _lock: &CycleLock) -> Result<(), StoreError> {
         self.has_room()?;
-        let mut connection = connect(&self.path.join(FILE)).await?;
+        let path = self.path.join(FILE);
+        // Migrations would turn such a file into an empty ledger. A file that is missing may come back with its disk.
+        if has_content(&path).is_ok_and(|has| !has) {
+            return Err(StoreError::Lost { path, why: EMPTY });
+        }
+        let mut connection = connect(&path).await?;
         MIGRATIONS.run(&mut connection).await?;
         write::draw_id(&mut connection).await?;
         prove(&mut connection).await?;

@@ -41,6 +41,8 @@ pub const FILE: &str = "ledger.db";
 /// The file in the state folder with the seed of the seal (`contract::Sealer`). `bursar init` creates it after the
 /// ledger, so this file without a ledger proves that the ledger was lost.
 pub const SEAL_KEY: &str = "seal.key";
+/// The reason in [`StoreError::Lost`] for a file without content.
+const EMPTY: &str = "the file is empty";
 /// The schema of this version, as the steps from an empty file.
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
@@ -231,23 +233,27 @@ pub fn has_content(ledger: &Path) -> io::Result<bool> {
     Ok(fs::metadata(ledger)?.len() > 0)
 }
 
-/// Whether the state folder has neither a ledger nor the key of the seals, as before the first `bursar init`.
+/// Whether the state folder has neither a ledger nor the key of the seals, as before the first `bursar init`. A first
+/// `init` that was killed leaves a file without content.
 #[must_use]
 pub fn is_before_init(state_dir: &Path) -> bool {
-    !state_dir.join(FILE).exists() && !state_dir.join(SEAL_KEY).exists()
+    let ledger = state_dir.join(FILE);
+    let has_none = match has_content(&ledger) {
+        Ok(has) => !has && !with(&ledger, "-wal").exists(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    has_none && !state_dir.join(SEAL_KEY).exists()
 }
 
 /// Fails if there is no ledger, or only what remains of a lost one.
 pub fn must_exist(ledger: &Path) -> Result<(), StoreError> {
-    let lost = |why| Err(StoreError::Lost { path: ledger.to_owned(), why });
+    let path = ledger.to_owned();
     match has_content(ledger) {
         Ok(true) => Ok(()),
-        Ok(false) => lost("the file is empty"),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(StoreError::File { path: ledger.to_owned(), source: error })
-        }
-        Err(_) if ledger.with_file_name(SEAL_KEY).exists() => lost("the file is missing, but seal.key is there"),
-        Err(_) => Err(StoreError::Absent(ledger.to_owned())),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(StoreError::File { path, source }),
+        _ if ledger.parent().is_some_and(is_before_init) => Err(StoreError::Absent(path)),
+        Ok(false) => Err(StoreError::Lost { path, why: EMPTY }),
+        Err(_) => Err(StoreError::Lost { path, why: "the file is missing, but seal.key is there" }),
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::backup::unpack;
 use super::read::VerifyError;
-use super::{CycleLock, FILE, ReadStore, Store, StoreError, make_file, make_folder, with, writable};
+use super::{CycleLock, FILE, ReadStore, Store, StoreError, has_content, make_file, make_folder, with, writable};
 use crate::ledger::chain::Broken;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::cluster_recovery::GENERATIONS_SKIPPED;
@@ -193,8 +193,12 @@ async fn put(path: &Path, beside: &Path, prepared: Prepared, how: Restoring<'_>)
     Ok(restored(Some(beside.to_owned()), forgotten))
 }
 
-/// Id and hash of the newest event of the current ledger; `None` if it is damaged.
+/// Id and hash of the newest event of the current ledger; `None` if it is damaged or has no content. SQLite would delete
+/// the WAL of a file without content when it opens the file.
 async fn current(path: &Path) -> Result<Option<(i64, String)>, RestoreError> {
+    if has_content(path).is_ok_and(|has| !has) {
+        return Ok(None);
+    }
     let Ok(connection) = writable(path).await else { return Ok(None) };
     let Ok(store) = Store::of(path, connection, false).await else { return Ok(None) };
     let head = store.head.clone();

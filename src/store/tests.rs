@@ -381,6 +381,14 @@ async fn only_create_makes_a_ledger() {
     let write = |name: &str| fs::write(folder.path().join(name), "").expect("the folder is writable");
     assert!(is_before_init(folder.path()));
     assert!(matches!(Store::open(folder.path()).await, Err(StoreError::Absent(_))));
+    write(FILE);
+    assert!(is_before_init(folder.path()), "the first init was killed");
+    assert!(matches!(Store::open(folder.path()).await, Err(StoreError::Absent(_))));
+    write("ledger.db-wal");
+    assert!(!is_before_init(folder.path()), "the WAL may have the content");
+    for name in [FILE, "ledger.db-wal"] {
+        fs::remove_file(folder.path().join(name)).expect("the file exists");
+    }
     write(SEAL_KEY);
     assert!(!is_before_init(folder.path()));
     assert!(matches!(Store::open(folder.path()).await, Err(StoreError::Lost { .. })), "the file is missing");
@@ -390,6 +398,35 @@ async fn only_create_makes_a_ledger() {
     store.close().await.expect("the ledger closes");
     drop(lock);
     Store::open(folder.path()).await.expect("the ledger exists");
+}
+
+#[tokio::test]
+async fn a_ledger_that_loses_its_content_while_it_is_open_is_not_created_again() {
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let path = folder.path().join(FILE);
+    fs::write(&path, "").expect("the folder is writable");
+    assert!(matches!(store.recover(&lock).await, Err(StoreError::Lost { .. })));
+    assert!(!has_content(&path).expect("the file exists"));
+}
+
+#[tokio::test]
+async fn a_restore_over_a_file_without_content_keeps_its_wal() {
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("the ledger is writable");
+    store.close().await.expect("the ledger closes");
+    drop(lock);
+    let (path, backup) = (folder.path().join(FILE), folder.path().join("backup"));
+    fs::rename(&path, &backup).expect("the folder is writable");
+    for file in [path.clone(), with(&path, "-wal")] {
+        fs::write(file, "").expect("the folder is writable");
+    }
+    let mut backup = File::open(&backup).expect("the backup exists");
+    let how = restore::Restoring { actor: "admin", older: false, ledger_id: "new", now: at(1) };
+    let restored = restore::restore(folder.path(), &mut backup, how).await.expect("the backup is intact");
+    assert_eq!(restored.forgotten, None, "the file had no events");
+    assert!(with(&restored.replaced.expect("the file was moved"), "-wal").exists());
 }
 
 #[tokio::test]

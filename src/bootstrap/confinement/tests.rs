@@ -6,7 +6,6 @@ use std::path::Path;
 use super::difference::REVISION;
 use super::*;
 use crate::bootstrap::needs::{Adopting, Confinement};
-use crate::contract::Sealer;
 use crate::plan::testing::{World, prod};
 use crate::policy::Class;
 
@@ -117,16 +116,6 @@ fn a_policy_from_a_wider_configuration_is_reported_as_outdated() {
 
 #[test]
 fn a_webhook_that_this_host_did_not_install_is_reported() {
-    let world = World::new();
-    let sealer = Sealer::from_seed(&[7; 32]).expect("the key is valid");
-    let request = WebhookRequest {
-        policy: &world.policy,
-        cluster: &prod(),
-        ledger: &world.ledger,
-        state_dir: Path::new("/nonexistent"),
-        sealer: &sealer,
-        now: world.now,
-    };
     let name = |(kind, _): (&str, &str), name: &str| (kind.to_owned(), name.to_owned());
     let seen = BTreeMap::from([
         (name(VALIDATING_HOOKS, WEBHOOK), Seen::Absent),
@@ -139,8 +128,13 @@ fn a_webhook_that_this_host_did_not_install_is_reported() {
         rules: Vec::new(),
         _tasks: Vec::new(),
     };
-    let foreign = || watch.foreign(request).expect("there is no record");
+    let foreign = || watch.foreign(Path::new("/nonexistent"), &prod()).expect("there is no record");
     assert_eq!(foreign(), None);
+    watch.seen.lock().insert(name(VALIDATING_HOOKS, APPROVALS), Seen::NotYet);
+    let Compared { breaches, unlisted } = watch.compare(&[]);
+    assert_eq!(unlisted, ["ValidatingWebhookConfiguration bursar-approvals"], "it may be foreign");
+    let [Breach { object, outdated: false, .. }] = &breaches[..] else { panic!("{breaches:?}") };
+    assert_eq!(object, "MutatingWebhookConfiguration bursar-webhook");
     watch.seen.lock().insert(name(VALIDATING_HOOKS, APPROVALS), Seen::Present(Box::default()));
     let what = foreign().expect("the configuration is foreign");
     assert!(what.ends_with(": ValidatingWebhookConfiguration bursar-approvals"), "{what}");

@@ -90,7 +90,7 @@ impl Authorities {
     }
 
     /// Returns the authorities that the API server must trust: those of this host, and the unexpired authorities of
-    /// `believed`, which the API server trusts already and which may belong to a former host.
+    /// `believed`, which the API server trusts already and whose files may be lost.
     pub(super) fn bundle(&self, believed: &str, now: Timestamp) -> String {
         let mut bundle: Vec<String> = self.own.iter().map(|authority| authority.pem.trim().to_owned()).collect();
         for pem in certificates(believed) {
@@ -139,7 +139,7 @@ fn authority(text: &str) -> Option<Authority> {
 }
 
 /// The certificates of a bundle, each trimmed.
-fn certificates(bundle: &str) -> BTreeSet<String> {
+pub(super) fn certificates(bundle: &str) -> BTreeSet<String> {
     const END: &str = "-----END CERTIFICATE-----";
     bundle
         .split_inclusive(END)
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn another_host_waits_until_its_authority_is_trusted() {
+    fn after_the_files_of_an_authority_were_lost_the_next_one_waits_until_it_is_trusted() {
         let (here, there) = (
             tempfile::TempDir::new().expect("the temporary folder is writable"),
             tempfile::TempDir::new().expect("the temporary folder is writable"),

@@ -13,12 +13,12 @@ use super::authority::{Authorities, Serving, WITHIN};
 use super::backstop::bindings;
 use super::configurations::{GIVEN, Hooks, RENEW_AFTER, UNTIL};
 use super::manifests::{config_map, identity, network_policy, secret, workload};
-use super::remembered::{Remembered, forget, remember, remembered};
+use super::remembered::{Remembered, believed, forget, remember, remembered};
 use super::senders::demand;
 use super::server_rules::Given;
 use super::{
-    APPROVALS, AccessError, GROUP, Installed, InstalledWebhook, Reached, SECRET, WEBHOOK, WebhookRequest, Wrote,
-    adopted_rules, api, backstop, found, must_be_ours, put, remove, server_rules, wait_for,
+    APPROVALS, AccessError, GROUP, Installed, Reached, SECRET, WEBHOOK, WebhookRequest, Wrote, adopted_rules, api,
+    backstop, found, must_be_ours, put, remove, server_rules, wait_for,
 };
 use crate::bootstrap::{NAMESPACE, answered, roles};
 use crate::rules::senders::{ClientRules, Senders};
@@ -37,11 +37,11 @@ pub async fn install(client: &Client, request: WebhookRequest<'_>, image: &str) 
     must_be_ours(client, request).await?;
     let before = found(client).await?;
     let senders = request.begins_with(before.as_ref(), None)?;
-    let before = before.unwrap_or_default();
+    let believed = believed(request.state_dir, request.cluster, before.as_ref())?;
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
-    let bundle = authorities.bundle(&before.believed, request.now);
+    let bundle = authorities.bundle(&believed, request.now);
     let names = within_names();
-    let serving = authorities.sign(&names, WITHIN, &before.believed, request.now)?.ok_or(AccessError::NotBelieved)?;
+    let serving = authorities.sign(&names, WITHIN, &believed, request.now)?.ok_or(AccessError::NotBelieved)?;
     let mut wrote = Vec::new();
     put(client, &secret(&serving.certificate, &serving.key), &mut wrote).await?;
     let rules = |demanded: Option<&ClientRules>| config_map(&request.rules_text(demanded), &request.seal());
@@ -126,7 +126,7 @@ pub(super) async fn configure(
     let (authorities, senders) = (bundle.to_owned(), senders.clone());
     let record = Remembered { url, authorities, renew_after, not_after, senders };
     // Configurations without a record count as somebody else's.
-    if remembered(request)?.is_none() {
+    if remembered(request.state_dir, request.cluster)?.is_none() {
         remember(request, &record).await?;
     }
     for manifest in hooks.configurations() {
@@ -211,6 +211,8 @@ pub async fn uninstall(
     with_backstop: bool,
 ) -> Result<Vec<Wrote>, AccessError> {
     must_be_ours(client, request).await?;
+    // By the record, a running daemon would write the configurations again.
+    forget(request.state_dir, request.cluster).await?;
     let mut wrote = Vec::new();
     let validating = "ValidatingWebhookConfiguration";
     for (kind, name) in [(validating, APPROVALS), (validating, WEBHOOK), ("MutatingWebhookConfiguration", WEBHOOK)] {
@@ -231,7 +233,6 @@ pub async fn uninstall(
             remove(client, (GROUP, binding.kind, None), &binding.name, &mut wrote).await?;
         }
     }
-    forget(request.state_dir, request.cluster).await?;
     Ok(wrote)
 }
 
@@ -244,7 +245,7 @@ pub async fn manifests(client: &Client, request: WebhookRequest<'_>, image: &str
     let before = found(client).await?;
     let url = before.as_ref().and_then(|before| before.url.clone());
     let Senders { client: demanded, api_server_cidrs } = request.begins_with(before.as_ref(), url.as_deref())?;
-    let InstalledWebhook { believed, .. } = before.unwrap_or_default();
+    let believed = believed(request.state_dir, request.cluster, before.as_ref())?;
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
     let reached = url.map_or(Reached::Service, Reached::Url);
     let rules = request.rules();

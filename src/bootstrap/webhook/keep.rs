@@ -45,11 +45,11 @@ impl From<&Remembered> for InstalledWebhook {
 /// # Errors
 /// A request fails.
 pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) -> Result<Kept, AccessError> {
-    let Some(remembered) = remembered(request)? else {
+    let Some(remembered) = remembered(request.state_dir, request.cluster)? else {
         keep_backstop(client, request).await?;
         return Ok(Kept::Absent);
     };
-    let (mut before, weakened) = match found(client).await? {
+    let (before, weakened) = match found(client).await? {
         Some(before) => (before, weakened),
         None => (InstalledWebhook::from(&remembered), true),
     };
@@ -57,19 +57,18 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) 
     // Senders that differ in the configuration are left to `bursar webhook install`, which tests them before they take
     // effect.
     let Remembered { url, authorities: believed, renew_after, not_after, senders } = remembered;
-    (before.url, before.believed) = (url, believed);
     let outdated = !request.is_given(client, &before).await?;
-    if let Some(url) = before.url {
+    if let Some(url) = url {
         if weakened {
             let (times, reached) = (Times { renew_after, not_after }, Reached::Url(url));
-            configure(client, request, &reached, &before.believed, (&times, &senders), &mut Vec::new()).await?;
+            configure(client, request, &reached, &believed, (&times, &senders), &mut Vec::new()).await?;
         }
         return Ok(Kept::Outside { not_after: before.not_after, outdated: outdated && !weakened });
     }
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
-    let bundle = authorities.bundle(&before.believed, request.now);
+    let bundle = authorities.bundle(&believed, request.now);
     let is_due = before.renew_after.is_none_or(|due| due <= request.now);
-    let serving = if is_due { authorities.sign(&within_names(), WITHIN, &before.believed, request.now)? } else { None };
+    let serving = if is_due { authorities.sign(&within_names(), WITHIN, &believed, request.now)? } else { None };
     let times = match (&serving, before.renew_after, before.not_after) {
         (Some(serving), _, _) => Times::from(serving),
         (None, Some(renew_after), Some(not_after)) => Times { renew_after, not_after },
@@ -78,7 +77,7 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) 
     };
     let waits = is_due && serving.is_none();
     let due = if waits { request.now + SETTLES } else { times.renew_after };
-    if !outdated && !weakened && serving.is_none() && before.believed.trim() == bundle.trim() {
+    if !outdated && !weakened && serving.is_none() && believed.trim() == bundle.trim() {
         return Ok(Kept::Well { due, wrote: false });
     }
     let mut wrote = Vec::new();

@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 
 use super::authority::{Authorities, OUTSIDE, Serving};
 use super::install::{Times, configure};
+use super::remembered::believed;
 use super::review::{Question, answers};
 use super::senders::demand;
 use super::{
@@ -141,10 +142,10 @@ async fn prepare(
     };
     let hosts: BTreeSet<String> = [Some(url), former].into_iter().flatten().map(host).collect();
     let hosts: Vec<String> = hosts.into_iter().collect();
-    let before = before.unwrap_or_default();
+    let believed = believed(request.state_dir, request.cluster, before.as_ref())?;
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
-    let bundle = authorities.bundle(&before.believed, request.now);
-    let signed = authorities.sign(&hosts, OUTSIDE, &before.believed, request.now)?;
+    let bundle = authorities.bundle(&believed, request.now);
+    let signed = authorities.sign(&hosts, OUTSIDE, &believed, request.now)?;
     let Serving { certificate, key, not_after, .. } = signed.ok_or(AccessError::NotBelieved)?;
     let reached = own::reached(&read(daemon_kubeconfig)?, daemon_kubeconfig)?;
     let is_same = |kept: &Cluster| {

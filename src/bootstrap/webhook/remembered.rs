@@ -4,9 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use kube::Client;
 use serde::{Deserialize, Serialize};
 
-use super::WebhookRequest;
+use super::authority::certificates;
+use super::{InstalledWebhook, WebhookRequest, found};
 use crate::bootstrap::{AccessError, files};
 use crate::identity::ClusterName;
 use crate::privilege;
@@ -35,8 +37,8 @@ fn path(state_dir: &Path, cluster: &ClusterName) -> PathBuf {
 }
 
 /// Returns what was installed from this host; `None` if nothing was, or if it was uninstalled.
-pub fn remembered(request: WebhookRequest<'_>) -> Result<Option<Remembered>, AccessError> {
-    let path = path(request.state_dir, request.cluster);
+pub fn remembered(state_dir: &Path, cluster: &ClusterName) -> Result<Option<Remembered>, AccessError> {
+    let path = path(state_dir, cluster);
     let text = match std::fs::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -44,6 +46,43 @@ pub fn remembered(request: WebhookRequest<'_>) -> Result<Option<Remembered>, Acc
     };
     let parsed = serde_json::from_slice(&text);
     parsed.map(Some).map_err(|error| AccessError::Read { path, source: error.into() })
+}
+
+/// Returns the authorities that the API server trusts for the webhook, PEM; empty if no webhook is installed. They come
+/// from this host's record, because those of `before`, the webhook in the cluster, may be a thief's.
+///
+/// # Errors
+/// This host did not install the webhook, or the record cannot be read.
+pub(super) fn believed(
+    state_dir: &Path,
+    cluster: &ClusterName,
+    before: Option<&InstalledWebhook>,
+) -> Result<String, AccessError> {
+    match (remembered(state_dir, cluster)?, before) {
+        (Some(remembered), _) => Ok(remembered.authorities),
+        (None, None) => Ok(String::new()),
+        (None, Some(_)) => Err(AccessError::ForeignWebhook { cluster: cluster.clone() }),
+    }
+}
+
+/// Whether the cluster has a webhook that this host did not install, or that another host has replaced since. The record
+/// of a replaced webhook is removed: by it, the daemon would write its former configurations again.
+///
+/// # Errors
+/// A request fails, or the record cannot be read or removed.
+pub async fn is_foreign(client: &Client, state_dir: &Path, cluster: &ClusterName) -> Result<bool, AccessError> {
+    let Some(found) = found(client).await? else { return Ok(false) };
+    let Some(remembered) = remembered(state_dir, cluster)? else { return Ok(true) };
+    if !is_replaced(&found, &remembered) {
+        return Ok(false);
+    }
+    forget(state_dir, cluster).await?;
+    Ok(true)
+}
+
+/// Whether the API server trusts none of the authorities that this host installed.
+fn is_replaced(found: &InstalledWebhook, remembered: &Remembered) -> bool {
+    certificates(&found.believed).is_disjoint(&certificates(&remembered.authorities))
 }
 
 /// Writes the record as the daemon's user, who owns the file.
@@ -68,4 +107,41 @@ pub(in crate::bootstrap) async fn forget(state_dir: &Path, cluster: &ClusterName
     });
     let failed = |source| AccessError::Write { path: path.clone(), source };
     removed.await.map_err(|error| failed(error.into()))?.map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pem(name: &str) -> String {
+        format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n")
+    }
+
+    fn trusting(name: &str) -> InstalledWebhook {
+        InstalledWebhook { believed: pem(name), ..InstalledWebhook::default() }
+    }
+
+    #[test]
+    fn authorities_that_another_host_put_into_the_cluster_are_not_trusted() {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let cluster = ClusterName("prod".into());
+        let thief = trusting("thief");
+        let believed = |before| believed(folder.path(), &cluster, before);
+        assert_eq!(believed(None).expect("no webhook is installed"), "");
+        let error = believed(Some(&thief)).expect_err("this host did not install it").to_string();
+        assert!(error.contains("bursar webhook uninstall --cluster prod"), "{error}");
+        let remembered = Remembered {
+            url: None,
+            authorities: pem("own"),
+            renew_after: Timestamp::UNIX_EPOCH,
+            not_after: Timestamp::UNIX_EPOCH,
+            senders: Senders::default(),
+        };
+        let path = path(folder.path(), &cluster);
+        std::fs::create_dir_all(path.parent().expect("the path has a folder")).expect("the folder is writable");
+        std::fs::write(&path, serde_json::to_vec(&remembered).expect("the record has a JSON form"))
+            .expect("the folder is writable");
+        assert_eq!(believed(Some(&thief)).expect("the record is readable"), pem("own"));
+        assert!(is_replaced(&thief, &remembered) && !is_replaced(&trusting("own"), &remembered));
+    }
 }

@@ -52,7 +52,8 @@ impl WebhookRequest<'_> {
         url: Option<&str>,
     ) -> Result<Senders, AccessError> {
         let Senders { client, api_server_cidrs } = self.senders();
-        let installed = remembered::remembered(*self)?.filter(|it| before.is_some() && it.url.as_deref() == url);
+        let installed = remembered::remembered(self.state_dir, self.cluster)?
+            .filter(|it| before.is_some() && it.url.as_deref() == url);
         let demanded = installed.and_then(|it| it.senders.client).filter(|_| client.is_some());
         Ok(Senders { client: demanded, api_server_cidrs })
     }
@@ -74,7 +75,7 @@ pub(super) async fn demand(
         return Ok(ClientCertificate::NotSeen { why });
     }
     write(&wanted).await?;
-    if let Some(mut installed) = remembered::remembered(request)? {
+    if let Some(mut installed) = remembered::remembered(request.state_dir, request.cluster)? {
         installed.senders.client = Some(wanted);
         remembered::remember(request, &installed).await?;
     }

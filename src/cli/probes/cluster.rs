@@ -17,6 +17,7 @@ use crate::ledger::LedgerState;
 use crate::observed::adopted_watch;
 use crate::policy::{Cluster, Endpoint, Policy};
 use crate::settings::{self, Settings};
+use crate::store::is_before_init;
 use crate::{bootstrap, daemon};
 
 /// The greatest tolerated difference of clocks, in seconds. With a larger one, new certificates may be "not yet valid":
@@ -80,8 +81,12 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
         Ok(client) => client,
         Err(error) => return vec![Finding::bad(&subject, chain(&error), init)],
     };
-    // If the ledger cannot be read, another finding says so.
-    let Ok(ledger) = ledger_of(settings).await else { return Vec::new() };
+    let ledger = match ledger_of(settings).await {
+        Ok(ledger) => ledger,
+        Err(failure) if is_before_init(&settings.state_dir) => return vec![Finding::bad(&subject, failure.text, init)],
+        // `super::ledger` reports a ledger that was lost or cannot be read.
+        Err(_) => return Vec::new(),
+    };
     if let Some(finding) = owned(&subject, &client, &ledger, init.clone()).await {
         return vec![finding];
     }

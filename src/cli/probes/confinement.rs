@@ -59,7 +59,8 @@ async fn look(
         Finding::bad(subject, format!("{object} {what}"), remedy)
     });
     let unlisted = unlisted.into_iter().map(|object| Finding::bad(subject, format!("{object} cannot be read"), init));
-    let foreign = watch.foreign(request)?.map(|what| Finding::bad(subject, what, webhook::replaced_by(cluster)));
+    let foreign = watch.foreign(state_dir, cluster)?;
+    let foreign = foreign.map(|what| Finding::bad(subject, what, webhook::replaced_by(cluster)));
     let mut findings: Vec<Finding> = breaches.chain(unlisted).chain(foreign).collect();
     match confinement::probe(client).await? {
         Probed::Refused => {}

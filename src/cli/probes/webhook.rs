@@ -28,6 +28,8 @@ pub(super) async fn webhook(
             let unchosen = only_audits.then(|| unchosen(&subject, &to_be_chosen(&settings.policy, cluster))).flatten();
             [absent(&subject, cluster, unenforced)].into_iter().chain(unchosen).collect()
         }
+        // The probe of the confinement reports it.
+        Ok(Webhook::Foreign) => Vec::new(),
         Ok(Webhook::Installed { found, is_given, senders, question, older_than_rules }) => {
             let url_and_end = (&found.url, found.not_after);
             let mut first = installed(subject.clone(), cluster, url_and_end, is_given, daemon::now());
@@ -87,6 +89,8 @@ enum Webhook {
         /// Whether the API server evaluates rules that only audit, because the ledger is older than the rules.
         only_audits: bool,
     },
+    /// This host did not install it.
+    Foreign,
     Installed {
         found: InstalledWebhook,
         /// Whether the webhook has the rules of this configuration and ledger.
@@ -154,20 +158,17 @@ fn installed(
 async fn webhook_found(settings: &Settings, cluster: &ClusterName, client: &kube::Client) -> Result<Webhook, String> {
     let chain = |error: &dyn std::error::Error| chain(error);
     let found = webhook::found(client).await.map_err(|error| chain(&error))?;
-    if found.is_none() && !settings.ledger().exists() {
-        return Ok(Webhook::Absent { unenforced: None, only_audits: false });
-    }
     let ledger = ledger_of(settings).await.map_err(|failure| failure.text)?;
     let sealer = runtime::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
     let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());
     let request = WebhookRequest { policy, cluster, ledger: &ledger, state_dir, sealer: &sealer, now };
-    let installed = remembered(request).map_err(|error| chain(&error))?;
-    // The probe of the confinement reports a webhook that this host did not install.
-    let (Some(found), Some(installed)) = (found, installed) else {
+    let Some(found) = found else {
         let only_audits =
             ledger.older_than_rules && webhook::audits_rules(client).await.map_err(|error| chain(&error))?;
         return Ok(Webhook::Absent { unenforced: unenforced(policy, cluster, &ledger), only_audits });
     };
+    let installed = remembered(state_dir, cluster).map_err(|error| chain(&error))?;
+    let Some(installed) = installed else { return Ok(Webhook::Foreign) };
     let is_given = request.is_given(client, &found).await.map_err(|error| chain(&error))?;
     let senders = not_in_force(&request.senders(), &installed.senders, found.url.is_some());
     let question = Question::of(client, request);

@@ -230,7 +230,7 @@ impl LedgerState {
             Change::Revocation(class, revocation) => set(&mut self.revocations, class, revocation),
             Change::LedgerId(id) => {
                 self.ledger_id = id;
-                // The new id is in no mark yet.
+                // No mark names the new id yet.
                 self.cluster_marks.clear();
             }
             Change::Learned(at) => self.learned_at = Some(at),

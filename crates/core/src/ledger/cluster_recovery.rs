@@ -89,11 +89,11 @@ impl Facts {
         self.doubts.extend(doubts);
     }
 
-    /// Returns the facts without those that name a generation which no ledger with the counter `last` has reached. It
-    /// records a doubt for each of them.
+    /// Returns the facts without generations that no ledger with the counter `last` can have reached. Records a doubt
+    /// for each of them.
     fn plausible(&self, last: u64) -> Self {
         let Self { clusters, tenancies, bound, bindings, marks, marked_uids, doubts } = self.clone();
-        // Bindings prove no generation; `bound` does.
+        // Only `bound` proves generations, so `bindings` is taken unchecked.
         let mut facts = Self { clusters, bindings, marked_uids, doubts, ..Self::default() };
         let mut is_plausible = |generation: u64, what: &dyn Fn() -> String| {
             let is = generation <= last.saturating_add(PLAUSIBLE);
@@ -236,7 +236,7 @@ impl Lesson<'_> {
         };
         if identity.generation >= account.generation {
             self.confirmed.insert(identity.id.clone());
-            // Compared with the ledger, because another cluster may have shown the resumption before.
+            // The state is compared with the ledger, because another cluster may have shown the resumption already.
             let known = self.ledger.accounts.get(&identity.id).map(|known| known.state);
             if matches!(known, Some(Lifecycle::Suspended | Lifecycle::Archived))
                 && identity.state == TenantState::Active
@@ -456,9 +456,9 @@ impl Lesson<'_> {
         }
     }
 
-    /// Whether the cluster shows that the person no longer has the access of a binding, which the ledger has: bindings
-    /// in the same namespace, or of the same cluster-wide role, name others, and the person has access elsewhere. If
-    /// nobody is named, the bindings may have been deleted or not been created yet, and prove nothing.
+    /// Whether the cluster shows that the person lost the access that a binding gives according to the ledger. This is
+    /// so if bindings in the same namespace, or of the same cluster-wide role, name others, and the person has access
+    /// elsewhere. If they name nobody, they may have been deleted or not been created yet, and prove nothing.
     fn has_lost(&self, facts: &Facts, binding: &ObjectKey, person: &Account) -> bool {
         let present = self.known(&person.id).map_or(person.generation, |person| person.generation);
         let name = person.account_name();
@@ -820,7 +820,7 @@ mod tests {
         (world, [alice, bob, algebra, admins])
     }
 
-    /// Returns the places in which bindings name the account: namespaces, or nothing for the whole cluster.
+    /// Returns the places in which bindings name the account: namespaces, or `None` for the whole cluster.
     fn places(world: &World, id: &AccountId) -> BTreeSet<Option<String>> {
         let name = world.ledger.accounts[id].account_name();
         let is_named = |names: &&Vec<String>| {

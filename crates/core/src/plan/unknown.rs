@@ -84,7 +84,7 @@ impl<'a> Strays<'a> {
         let learned_at = ledger.learned_at.filter(|at| at.duration_since(now) <= GRACE);
         let waits = learned_at.and_then(|at| at.checked_add(GRACE).ok()).filter(|until| *until > now);
         strays.waits = waits.is_some();
-        // Usually nothing is unknown, and then nobody needs the names of all accounts.
+        // The names of all accounts are collected only if something is unknown, which is rare.
         let makers = LazyCell::new(|| Makers::of(policy, ledger));
         for (key, found) in left {
             let is_binding = key.kind.stage() == Stage::Access;

@@ -117,8 +117,9 @@ impl ApproverRules {
         keys.filter(|keys| !keys.is_empty())
     }
 
-    /// Returns what an approver with these rules does not know of `wanted`, as texts for administrators: the certificates
-    /// concerned wait, or seals of a former key are still trusted. Empty if the rules cover everything.
+    /// Returns the parts of `wanted` that these rules do not cover, as texts for administrators; empty if they cover
+    /// everything. Until the rules are installed again, the certificates concerned wait, or seals of a former key are
+    /// still trusted.
     #[must_use]
     pub fn lacks(&self, wanted: &Self) -> Vec<String> {
         let differs = [

@@ -20,7 +20,8 @@ use crate::snapshot::{Entry, SourceRead};
 #[derive(Clone, Copy)]
 struct Former<'a> {
     account: &'a Account,
-    /// Whether this read is the first one in which the account no longer has it. A group may then be older than that.
+    /// Whether this read is the first one in which the account no longer has it. A group may have been read before this
+    /// change.
     is_news: bool,
 }
 
@@ -68,8 +69,8 @@ fn has_gid(posix: Option<&PosixIdentity>, gid: Gid) -> bool {
 
 impl<'a> Memory<'a> {
     /// Withholds the memberships and gids that an entry would gain only because it has the former DN or name of another
-    /// account: that account had them, and the groups do not name it in another way. It keeps them meanwhile. Returns a
-    /// remark for each such entry.
+    /// account: that other account had them, and the groups no longer name it in any other way. The other account keeps
+    /// them meanwhile. Returns a remark for each entry that has to wait.
     pub(super) fn doubt_taken_names<'r>(
         &self,
         read: &'r SourceRead,

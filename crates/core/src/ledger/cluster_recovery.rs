@@ -335,8 +335,8 @@ impl Lesson<'_> {
     }
 
     /// If neither a seal nor a binding confirms the generation of an account, the account gets a new generation above
-    /// `highest`, because it may have been revoked, or suspended without a namespace that shows it. `lost` are the
-    /// accounts to suspend. Returns the highest generation that was assigned.
+    /// `highest`. Otherwise a revoked account, or a suspended account without a namespace that shows its state, would
+    /// get its old access back. `lost` are the accounts to suspend. Returns the highest generation that was assigned.
     fn unconfirmed(&mut self, facts: &Facts, lost: &BTreeSet<AccountId>, mut highest: u64) -> u64 {
         let tenants = self.ledger.tenants.iter().filter(|((_, cluster), _)| facts.clusters.contains(cluster));
         let there: BTreeSet<&AccountId> = tenants.map(|((id, _), _)| id).collect();

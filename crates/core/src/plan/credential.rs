@@ -156,8 +156,8 @@ fn is_only_revoked(look: Look<'_>) -> bool {
     generations.peek().is_some() && generations.all(|(_, held)| held.generation != look.account.generation)
 }
 
-/// Whether the delivery of a token waits: its Secret or service account does not exist, and is not created while the
-/// cluster does not show objects of this kind.
+/// Whether the delivery of a token waits. It waits if its Secret or service account does not exist, and is not created
+/// because the cluster does not show objects of this kind.
 fn waits(look: Look<'_>, credential: &DesiredCredential) -> bool {
     let Proof::Token(token) = &credential.proof else { return false };
     let objects = [token.secret_key(look.cluster), token.service_account_key(look.cluster)];

@@ -1,6 +1,6 @@
-//! Reduces the plan of a held account to the steps that are carried out in spite of the hold: ordered suspensions,
-//! revocations with the delivery of the new credential, and the removal of people who were disabled or left. All other
-//! steps are only shown.
+//! Reduces the plan of a held account to the steps that are carried out in spite of the hold. These are ordered
+//! suspensions, revocations with the delivery of the new credential, and the removal of people who were disabled or
+//! left. All other steps are only shown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

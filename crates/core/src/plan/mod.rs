@@ -471,9 +471,9 @@ impl World<'_> {
         found
     }
 
-    /// Whether the plan contains a new change that does not wait for the retry of an earlier step: a change of the
-    /// lifecycle state, a revocation, the departure of a member, or the suspension or revocation of a person in a
-    /// workspace. The intents record each of these changes, so it is new only once.
+    /// Whether the plan contains a new change that does not wait for the retry of an earlier step. Such changes are a
+    /// change of the lifecycle state, a revocation, the departure of a member, and the suspension or revocation of a
+    /// person in a workspace. The intents record each of these changes, so it is new only once.
     fn is_due_at_once(&self, id: &AccountId, desired: &DesiredAccount) -> bool {
         if desired.transition.is_some() || desired.regenerated.is_some() || !desired.leaving.is_empty() {
             return true;

@@ -109,7 +109,7 @@ impl ApproverRules {
         serde_json::to_string_pretty(self).expect("texts, numbers, lists and maps with text keys are JSON")
     }
 
-    /// Returns the keys that verify seals; `None` if a text is not a key, or there is none.
+    /// Returns the keys that verify seals; `None` if there is no key, or a text is not a key.
     #[must_use]
     pub fn public_keys(&self) -> Option<Vec<[u8; 32]>> {
         let keys: Option<Vec<[u8; 32]>> =

@@ -154,9 +154,9 @@ impl Memory<'_> {
         if groups.len() > 1 && people.len() > 1 { groups } else { Vec::new() }
     }
 
-    /// Keeps the members whose leaving is doubted, in a complete read. These are the members of groups that became
-    /// empty in the same read, and people whose entry may have been renamed after it was read, so that a group names
-    /// them by their new DN. `elsewhere` are such people of other domains.
+    /// Keeps the members whose leaving is doubted, in a complete read. They belong to groups that became empty in the
+    /// same read, or their entry may have been renamed after it was read, so that a group names them by their new DN.
+    /// `elsewhere` are people of other domains whose entry may have been renamed.
     pub(super) fn doubt_leavings(&mut self, read: &SourceRead, named: &mut Named, elsewhere: BTreeSet<AccountId>) {
         let mut emptied = BTreeSet::new();
         for holder in self.emptied(read) {

@@ -69,8 +69,8 @@ fn has_gid(posix: Option<&PosixIdentity>, gid: Gid) -> bool {
 
 impl<'a> Memory<'a> {
     /// Withholds the memberships and gids that an entry would gain only because it has the former DN or name of another
-    /// account: that other account had them, and the groups no longer name it in any other way. The other account keeps
-    /// them meanwhile. Returns a remark for each entry that has to wait.
+    /// account. The other account had these memberships and gids, and the groups no longer name it in any other way.
+    /// The other account keeps them meanwhile. Returns a remark for each entry that has to wait.
     pub(super) fn doubt_taken_names<'r>(
         &self,
         read: &'r SourceRead,

@@ -118,7 +118,7 @@ pub enum Change {
 pub struct RefusalRecord {
     /// Hash of the refused set.
     pub hash: String,
-    /// The key in `[limits]`, or `completeness`.
+    /// The key in `[limits]`, or `completeness`, `attributes`, `import`, `absence` or `emptied`.
     pub limit: String,
     /// The reason, as a text for administrators.
     pub why: String,

@@ -405,9 +405,10 @@ impl Lesson<'_> {
         lost.into_iter().filter(|(class, _)| kept.contains(class)).map(|(_, account)| account.clone()).collect()
     }
 
-    /// Removes people from groups that they left after this ledger was written, as the role bindings of the workspace or
-    /// of the class show. Otherwise these people would get their access back until a complete read shows that they
-    /// left, or as long as a limit refuses their removal. A complete read adds the members again that a directory shows.
+    /// Removes people from groups that they left after this ledger was written, as the role bindings of the workspace
+    /// or of the class show. Otherwise these people would get their access back until a complete read shows that they
+    /// left, or as long as a limit refuses their removal. A complete read adds the members again that a directory
+    /// shows.
     fn left(&mut self, facts: &Facts, policy: &Policy) {
         let ledger = self.ledger;
         let people = PeopleByEntry::of(ledger);

@@ -42,7 +42,8 @@ pub struct UnknownCertificate {
 }
 
 impl UnknownCertificate {
-    /// Returns the text of a certificate. A request's name contains no comma, so the last `, good until` ends `subject`.
+    /// Returns the text of a certificate. A request's name contains no comma, so the last `, good until` ends
+    /// `subject`.
     #[must_use]
     pub fn text(subject: &str, not_after: Timestamp, request: &str, fingerprint: &str) -> String {
         format!("{subject}, good until {not_after:.0} (request {request}, X509SHA256={fingerprint})")

@@ -645,7 +645,7 @@ impl Trust {
         !self.imported.contains_key(member) && !self.misnamed.contains_key(member)
     }
 
-    /// Returns the missing entry that groups which name `member` may mean instead.
+    /// Returns the missing entry that groups may mean instead of `member`.
     fn missing(&self, member: &DirectoryId) -> Option<&DirectoryId> {
         let imported = self.imported.get(member).map(|old| &old.id);
         imported.or_else(|| self.misnamed.get(member)?.as_ref())

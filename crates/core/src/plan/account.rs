@@ -28,8 +28,8 @@ pub struct AccountPlan {
     pub ownerless: bool,
     #[serde(flatten)]
     pub intent: Arc<AccountIntent>,
-    /// Steps that remove access ([`super::Side::Narrowing`]). They are executed before the `actions` of any account, and each
-    /// is tried even if others fail.
+    /// Steps that remove access ([`super::Side::Narrowing`]). They are executed before the `actions` of any account,
+    /// and each is tried even if others fail.
     pub narrowing: Arc<Vec<Action>>,
     /// All other steps, in this order. A failure ends the remaining steps of this account in that cluster only.
     pub actions: Arc<Vec<Action>>,

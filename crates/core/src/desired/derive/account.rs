@@ -90,7 +90,7 @@ impl World<'_> {
     }
 
     /// Returns the state of an account whose own removal is refused or held. Orders are carried out and, with
-    /// `leavings`, former members and people lose their access. The classes stay as they were.
+    /// `leavings`, former members and suspended people lose their access. The classes stay as they were.
     fn without_removal(
         &self,
         subject: &Subject<'_>,

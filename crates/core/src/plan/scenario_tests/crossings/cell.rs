@@ -210,8 +210,8 @@ impl Cell {
         self.tell(&later);
     }
 
-    /// Gives the orders again that were refused, because a hold has ended by now. A resumption may have to wait until an
-    /// eviction is finished.
+    /// Gives the orders again that were refused, because a hold has ended by now. A resumption may have to wait until
+    /// an eviction is finished.
     pub(super) fn order_again(&mut self) {
         for _ in 0..2 {
             for order in std::mem::take(&mut self.refused) {

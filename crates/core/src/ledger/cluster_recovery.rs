@@ -32,9 +32,8 @@ pub const GENERATIONS_SKIPPED: u64 = 1000;
 const PLAUSIBLE: u64 = 1_000_000_000_000_000;
 
 /// The orders that an older ledger lacks and that no cluster shows.
-const LOST_ORDERS: &str = "orders that were given after this ledger was written are lost, if they are holds, or \
-                           suspensions of accounts that were already suspended: order them again; the journal lists \
-                           them";
+const LOST_ORDERS: &str = "holds, and suspensions of accounts that were already suspended, are lost if they were \
+                           ordered after this ledger was written: order them again; the journal lists them";
 
 /// A namespace with a valid seal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -376,7 +375,7 @@ impl Lesson<'_> {
             let others = if others.is_empty() { String::new() } else { format!(" and {} others", others.len()) };
             self.learned.doubts.push(format!(
                 "{last}{others} may have been revoked or suspended after this ledger was written, and have no namespace \
-                 that shows it. They get new credentials; suspend those again that the journal shows as suspended"
+                 that shows it. They get new credentials; if the journal shows one as suspended, suspend it again"
             ));
         }
         highest
@@ -448,8 +447,8 @@ impl Lesson<'_> {
             for (person, cluster) in persons {
                 let Some(person) = ledger.accounts.get(&person).map(Account::account_name) else { continue };
                 self.learned.doubts.push(format!(
-                    "{person} counts as having left {}, because the role bindings in {cluster} no longer name this \
-                     person; the next complete read of the directory decides",
+                    "{person} counts as a former member of {}, because the role bindings in {cluster} no longer name \
+                     this person; the next complete read of the directory decides",
                     before.account_name()
                 ));
             }

@@ -516,11 +516,11 @@ impl<'a> Memory<'a> {
     /// if its server may have another directory.
     fn wait(&mut self, read: &SourceRead, entry: &Entry) {
         let why = if read.lacks_sentinel {
-            "it is new, and the answer of its source does not show the sentinels: it is accepted with the first answer \
-             that shows them"
+            "it is new, and the answer of its source does not show the sentinels: the entry is accepted with the first \
+             answer that shows them"
         } else {
-            "it is new, and its server replaced another one and may be behind it: it is accepted once every answer for \
-             half an hour has shown it"
+            "it is new, and its server replaced another server and may be behind it: the entry is accepted when every \
+             answer for half an hour has shown it"
         };
         self.reject(&read.source, entry, why.to_owned());
     }

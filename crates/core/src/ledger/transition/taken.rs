@@ -125,9 +125,9 @@ impl<'a> Memory<'a> {
                 let name = shown.get(&account.directory_id).and_then(|entry| entry.name).unwrap_or(&account.name);
                 let former = AccountName { kind: account.kind, name: name.to_owned() };
                 let why = format!(
-                    "it has a DN or name that was the one of {former} before, and some groups that use it may still mean \
-                     that account: it does not join these groups now; to let it join, name {former} in them as it is \
-                     called now, or remove the old value and add it again after the next read"
+                    "it has a DN or name that {former} had before, and some groups that use it may still mean that \
+                     account: it does not join these groups now; to let it join, write the present DN or name of \
+                     {former} into these groups, or remove the old value and add it again after the next read"
                 );
                 remarks.push((entry, why));
             }

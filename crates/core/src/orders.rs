@@ -238,7 +238,7 @@ pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Resul
     })
 }
 
-/// Says that the ledger has no account of this name.
+/// Returns the message that the ledger has no account of this name.
 #[must_use]
 pub fn unknown(kind: AccountKind, name: &str) -> String {
     let remedy = match kind {
@@ -269,7 +269,7 @@ fn ambiguous(kind: AccountKind, name: &str, several: &[&Account]) -> String {
     format!("{kind} {name:?} is ambiguous; use the id of the account instead of its name:\n{}", each.join("\n"))
 }
 
-/// Characters. Each order's reason and ticket are in the history for ever.
+/// The most characters of a reason. The history keeps the reason and the ticket of each order forever.
 const LONGEST_REASON: usize = 1000;
 const LONGEST_TICKET: usize = 200;
 

@@ -323,7 +323,7 @@ async fn nobody_joins_a_tool_by_the_former_dn_of_a_maintainer() {
         assert_eq!(maintainers(&story), BTreeSet::from([alice.clone()]));
         assert_eq!(account(&story, "alicia").directory_id, alice, "the id decides who is renamed");
         let why = story.ledger.rejected.iter().find(|entry| entry.dn == dn).map(|entry| entry.why.clone());
-        assert!(why.as_ref().is_some_and(|why| why.contains("that was the one of user:alicia before")), "{why:?}");
+        assert!(why.as_ref().is_some_and(|why| why.contains("that user:alicia had before")), "{why:?}");
     }
     assert_eq!(account(&story, "alice").directory_id, heir);
     // The tool names the former holder by the new DN, so it was changed after the rename.

@@ -1,5 +1,5 @@
-//! The probe by which `bursar webhook install` asks the webhook: does the API server show the client certificate that the
-//! webhook will require?
+//! The probe by which `bursar webhook install` asks the webhook whether the API server shows the client certificate
+//! that the webhook will require.
 //!
 //! The probe is a pod in [`SELFTEST`] with the annotation [`PROBE`], whose value is a [`ClientRules`]. The
 //! webhook always refuses the pod, with one of the sentences of [`Known`].

@@ -13,7 +13,7 @@ pub(super) struct Verdict {
     pub(super) regenerated: Option<Regeneration>,
     /// Whether the account has no access after the transition.
     pub(super) suspended: bool,
-    /// The requirements of the account's end for its namespaces.
+    /// The step that the end of the account requires for its namespaces.
     pub(super) end: Option<EndOfTenant>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Evidence<'a> {
     /// Whether leaving members count.
     pub(super) leavings: bool,
     pub(super) namespaces: Namespaces,
-    /// Whether the account has credentials of which a leaving member may have kept a copy.
+    /// Whether the account has credentials that a leaving member may have copied.
     pub(super) shared: bool,
     /// Since when nothing has run in any of its namespaces; `None` if this is not long enough for a suspension.
     pub(super) idle: Option<Timestamp>,

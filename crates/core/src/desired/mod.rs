@@ -61,7 +61,7 @@ pub struct DesiredState {
     pub clusters: BTreeSet<ClusterName>,
     /// The policy of the reapers, which end unused workloads and namespaces.
     pub reaps: Reapers,
-    /// Problems of accounts, such as that of an account that should be a tenant but cannot be one.
+    /// Problems of accounts, for example an account that should be a tenant but cannot be one.
     pub notices: Vec<Notice>,
 }
 
@@ -77,9 +77,9 @@ pub struct Notice {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredAccount {
     pub intent: AccountIntent,
-    /// The state to use if the guard refuses the removal, the return or the end that this state contains. Without this
-    /// state, nothing would renew the certificate of an account whose removal a limit refuses, so the account would
-    /// lose its access when the certificate expires.
+    /// The alternative, for the case that the guard refuses the removal, the return or the end in this state. Without
+    /// an alternative, nothing would renew the certificate of an account whose removal a limit refuses, so the account
+    /// would lose its access when the certificate expires.
     pub otherwise: Option<Box<DesiredAccount>>,
     /// The SSH keys that its home should have; `None` if the home should have no keys from Bursar.
     pub ssh: Option<DesiredKeys>,
@@ -120,8 +120,8 @@ pub struct AccountIntent {
     /// who lose their own access.
     #[serde(skip)]
     pub rests_on: BTreeSet<AccountId>,
-    /// Whether this is for a workspace from which the guard refuses to remove some people: they keep their access,
-    /// while other members leave.
+    /// Whether this is the state of a workspace in which some people keep their access, because the guard refuses to
+    /// remove them, while other members leave.
     #[serde(skip)]
     pub keeps_people: bool,
     /// People of a workspace whose own creation or return the guard may still refuse, with the subject of their

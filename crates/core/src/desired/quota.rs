@@ -93,9 +93,9 @@ pub fn stops_pods(key: &ObjectKey) -> bool {
     key.kind == ManagedKind::ResourceQuota && key.name == SUSPENDED
 }
 
-/// Returns those of `resources` that a quota requires each container to set and for which the class gives no default.
-/// Because of such a resource, the API server refuses every pod that does not set it. As in the defaulting of a
-/// LimitRange, a limit is also a default request, and `max` is also a default limit.
+/// Returns the `resources` that each container must set if a quota names them, and for which the class gives no
+/// default. The API server refuses every pod that does not set such a resource. As in the defaulting of a LimitRange, a
+/// limit is also a default request, and `max` is also a default limit.
 #[must_use]
 pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'r str>) -> Vec<&'r str> {
     let limits = class.limit_range.as_ref().and_then(Value::as_array);

@@ -144,9 +144,10 @@ fn of_class(name: &str, class: &Class, mode: Mode, unchosen: Mode) -> Vec<(Strin
 /// The first word for an object that an autoscaler of the class scales.
 pub const AUTOSCALED: &str = "autoscaled";
 
-/// Returns the objects of site manifests that may have the subresource `/scale`, such as `deployments.apps proxy`,
-/// because a request for `/scale` does not show the object's labels; and the targets of their autoscalers, such as
-/// `autoscaled deployments.apps proxy`. For kinds that Kubernetes does not define, only the API group is known.
+/// Returns the objects of site manifests that may have the subresource `/scale`, such as `deployments.apps proxy`, and
+/// the targets of their autoscalers, such as `autoscaled deployments.apps proxy`. They are listed by name, because a
+/// request for `/scale` does not show the object's labels. For kinds that Kubernetes does not define, only the API
+/// group is known.
 fn scalable(class: &Class) -> Vec<String> {
     let words = class.manifests.iter().filter_map(|manifest| {
         let named = &manifest["metadata"]["name"];
@@ -165,7 +166,7 @@ fn group(of: &Value) -> &str {
     of["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group)
 }
 
-/// Returns the words for an object with the `apiVersion` and kind in `of`. KEDA takes a target without them for a
+/// Returns the words for an object with the `apiVersion` and kind in `of`. If a target has neither, KEDA assumes a
 /// Deployment.
 fn scaled(of: &Value, name: &Value) -> Option<String> {
     let (group, kind) = match of["kind"].as_str() {

@@ -12,8 +12,8 @@ use crate::contract::lifetime;
 /// length.
 const SHOWN: usize = 40;
 
-/// The grace period, in seconds, with which Bursar deletes pods. Bursar ignores the pod's own value, because a tenant may
-/// set it to years.
+/// The grace period, in seconds, with which Bursar deletes pods. Bursar ignores the pod's own value, because a tenant
+/// may set it to years.
 pub const GRACE: i64 = 30;
 
 /// How long a kubelet may need to report the end of a pod after its grace period.

@@ -12,8 +12,8 @@ pub struct Repairs {
     pub last: Timestamp,
 }
 
-/// The number of repairs without delay. A person who edits an object twice must not be taken for a program that reverts
-/// every repair.
+/// The number of repairs without delay. A person who edits an object twice must not be mistaken for a program that
+/// reverts every repair.
 const AT_ONCE: u32 = 3;
 /// The delay of the first repair that waits. It doubles with each further repair.
 const FIRST_WAIT: SignedDuration = SignedDuration::from_mins(1);
@@ -39,7 +39,7 @@ impl Repairs {
         gap.is_negative() || gap > OVER
     }
 
-    /// Returns until when the next repair of an object of `stage` waits; `None` if it does not.
+    /// Returns until when the next repair of an object of `stage` waits; `None` if there is no delay.
     #[must_use]
     pub fn wait(&self, stage: Stage, now: Timestamp) -> Option<Timestamp> {
         self.wait_after(now, stage, now)

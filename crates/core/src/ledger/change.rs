@@ -50,32 +50,32 @@ pub enum Change {
     Order(Order),
     /// An order is carried out.
     OrderDone(i64),
-    /// The refused set with this hash is approved until this time; `None`: it is no longer approved.
+    /// The refused set with this hash is approved until this time; `None` if it is no longer approved.
     Approval(String, Option<Timestamp>),
     /// Everything that the guard refused in this cycle. It replaces the list of the last cycle.
     Refusals(Vec<RefusalRecord>),
     /// This amount of a limit was used for this class at this time.
     Spent(Spending, String, u64, Timestamp),
-    /// An object of a tenant was applied; `None`: it is gone.
+    /// An object of a tenant was applied; `None` if it is gone.
     Object(ObjectKey, Option<ObjectRecord>),
     /// The newest certificate or token.
     Certificate(CredentialKey, Option<Certificate>),
-    /// The kubeconfig or notice that was delivered to a home for this credential; `None`: nothing of Bursar is there
+    /// The kubeconfig or notice that was delivered to a home for this credential; `None` if nothing of Bursar is there
     /// any more.
     Delivery(CredentialKey, Option<Delivery>),
-    /// The cluster is asked to sign a certificate for the key with this digest; `None`: the certificate is recorded.
+    /// The cluster is asked to sign a certificate for the key with this digest; `None` if the certificate is recorded.
     Requested(CredentialKey, Option<String>),
     /// A certificate with this fingerprint was signed for a request in the daemon's name that Bursar did not make.
     UnknownCertificate(ClusterName, String, UnknownCertificate),
     /// The SSH keys that were delivered to a home.
     SshDelivery(AccountId, Option<Delivery>),
-    /// A suspension stopped a workload; `None`: the workload was resumed.
+    /// A suspension stopped a workload; `None` if the workload was resumed.
     Stopped(AccountId, ObjectKey, Option<StoppedWorkload>),
     /// A namespace was archived in the file of this name.
     Archive(String, Archive),
     /// The user that an account has in the realm of this name.
     RealmAccount(AccountId, String, RealmAccount),
-    /// A step failed; `None`: it is no longer pending.
+    /// A step failed; `None` if it is no longer pending.
     Failure(AccountId, ClusterName, Option<Failure>),
     /// Everything of a tenant is as desired. The text is the digest `DesiredTenant::own` at that time.
     Settled(AccountId, ClusterName, DigestText),
@@ -83,16 +83,16 @@ pub enum Change {
     Override(OverrideKey, Option<QuotaOverride>),
     /// An exception is set or removed.
     Exception(ExceptionKey, Option<Exception>),
-    /// The progress of a class's change through its tenants; `None`: it is complete.
+    /// The progress of a class's change through its tenants; `None` if it is complete.
     Pace(String, Option<PaceRecord>),
-    /// Nothing runs in a namespace; `None`: something runs there again.
+    /// Nothing runs in a namespace; `None` if something runs there again.
     Idle(AccountId, ClusterName, Option<Idleness>),
-    /// A foreign namespace is adopted or has no owner; `None`: no class adopts it any more, and nothing of Bursar is
+    /// A foreign namespace is adopted or has no owner; `None` if no class adopts it any more, and nothing of Bursar is
     /// left in it.
     Adopted(ClusterName, NamespaceName, Option<AdoptedNamespace>),
     /// The account was last asked for at this time.
     Used(AccountId, Timestamp),
-    /// The revocation of a class begins or continues; `None`: it is complete.
+    /// The revocation of a class begins or continues; `None` if it is complete.
     Revocation(String, Option<BulkRevocation>),
     /// The ledger gets another id, because it was restored or rebuilt, or takes over the clusters.
     LedgerId(String),
@@ -104,7 +104,7 @@ pub enum Change {
     ClusterMark(ClusterName, u64),
     /// The replication state that the servers of a source last showed.
     SourceMark(String, Option<SourceMark>),
-    /// There is a doubt about what a source reports; `None`: the doubt is resolved.
+    /// There is a doubt about what a source reports; `None` if the doubt is resolved.
     Doubt(DoubtKey, Option<Doubt>),
     /// The number of accounts of a source and kind that show their home in the directory.
     HomesShown(String, AccountKind, u64),
@@ -118,7 +118,7 @@ pub enum Change {
 pub struct RefusalRecord {
     /// Hash of the refused set.
     pub hash: String,
-    /// The key in `[limits]`, or `completeness`.
+    /// The key in `[limits]`, or `completeness`, `attributes`, `import`, `absence` or `emptied`.
     pub limit: String,
     /// The reason, as a text for administrators.
     pub why: String,
@@ -230,7 +230,7 @@ impl LedgerState {
             Change::Revocation(class, revocation) => set(&mut self.revocations, class, revocation),
             Change::LedgerId(id) => {
                 self.ledger_id = id;
-                // The new id is in no mark yet.
+                // No mark names the new id yet.
                 self.cluster_marks.clear();
             }
             Change::Learned(at) => self.learned_at = Some(at),

@@ -32,9 +32,8 @@ pub const GENERATIONS_SKIPPED: u64 = 1000;
 const PLAUSIBLE: u64 = 1_000_000_000_000_000;
 
 /// The orders that an older ledger lacks and that no cluster shows.
-const LOST_ORDERS: &str = "orders that were given after this ledger was written are lost, if they are holds, or \
-                           suspensions of accounts that were already suspended: order them again; the journal lists \
-                           them";
+const LOST_ORDERS: &str = "holds, and suspensions of accounts that were already suspended, are lost if they were \
+                           ordered after this ledger was written: order them again; the journal lists them";
 
 /// A namespace with a valid seal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,11 +88,11 @@ impl Facts {
         self.doubts.extend(doubts);
     }
 
-    /// Returns the facts without those that name a generation which no ledger with the counter `last` has reached. It
-    /// records a doubt for each of them.
+    /// Returns the facts without generations that no ledger with the counter `last` can have reached. Records a doubt
+    /// for each of them.
     fn plausible(&self, last: u64) -> Self {
         let Self { clusters, tenancies, bound, bindings, marks, marked_uids, doubts } = self.clone();
-        // Bindings prove no generation; `bound` does.
+        // Only `bound` proves generations, so `bindings` is taken unchecked.
         let mut facts = Self { clusters, bindings, marked_uids, doubts, ..Self::default() };
         let mut is_plausible = |generation: u64, what: &dyn Fn() -> String| {
             let is = generation <= last.saturating_add(PLAUSIBLE);
@@ -236,7 +235,7 @@ impl Lesson<'_> {
         };
         if identity.generation >= account.generation {
             self.confirmed.insert(identity.id.clone());
-            // Compared with the ledger, because another cluster may have shown the resumption before.
+            // The state is compared with the ledger, because another cluster may have shown the resumption already.
             let known = self.ledger.accounts.get(&identity.id).map(|known| known.state);
             if matches!(known, Some(Lifecycle::Suspended | Lifecycle::Archived))
                 && identity.state == TenantState::Active
@@ -335,8 +334,8 @@ impl Lesson<'_> {
     }
 
     /// If neither a seal nor a binding confirms the generation of an account, the account gets a new generation above
-    /// `highest`, because it may have been revoked, or suspended without a namespace that shows it. `lost` are the
-    /// accounts to suspend. Returns the highest generation that was assigned.
+    /// `highest`. Otherwise a revoked account, or a suspended account without a namespace that shows its state, would
+    /// get its old access back. `lost` are the accounts to suspend. Returns the highest generation that was assigned.
     fn unconfirmed(&mut self, facts: &Facts, lost: &BTreeSet<AccountId>, mut highest: u64) -> u64 {
         let tenants = self.ledger.tenants.iter().filter(|((_, cluster), _)| facts.clusters.contains(cluster));
         let there: BTreeSet<&AccountId> = tenants.map(|((id, _), _)| id).collect();
@@ -376,7 +375,7 @@ impl Lesson<'_> {
             let others = if others.is_empty() { String::new() } else { format!(" and {} others", others.len()) };
             self.learned.doubts.push(format!(
                 "{last}{others} may have been revoked or suspended after this ledger was written, and have no namespace \
-                 that shows it. They get new credentials; suspend those again that the journal shows as suspended"
+                 that shows it. They get new credentials; if the journal shows one as suspended, suspend it again"
             ));
         }
         highest
@@ -405,9 +404,10 @@ impl Lesson<'_> {
         lost.into_iter().filter(|(class, _)| kept.contains(class)).map(|(_, account)| account.clone()).collect()
     }
 
-    /// Removes people from groups that they left after this ledger was written, as the role bindings of the workspace or
-    /// of the class show. Otherwise these people would get their access back until a complete read shows that they
-    /// left, or as long as a limit refuses their removal. A complete read adds the members again that a directory shows.
+    /// Removes people from groups that they left after this ledger was written, as the role bindings of the workspace
+    /// or of the class show. Otherwise these people would get their access back until a complete read shows that they
+    /// left, or as long as a limit refuses their removal. A complete read adds the members again that a directory
+    /// shows.
     fn left(&mut self, facts: &Facts, policy: &Policy) {
         let ledger = self.ledger;
         let people = PeopleByEntry::of(ledger);
@@ -447,8 +447,8 @@ impl Lesson<'_> {
             for (person, cluster) in persons {
                 let Some(person) = ledger.accounts.get(&person).map(Account::account_name) else { continue };
                 self.learned.doubts.push(format!(
-                    "{person} counts as having left {}, because the role bindings in {cluster} no longer name this \
-                     person; the next complete read of the directory decides",
+                    "{person} counts as a former member of {}, because the role bindings in {cluster} no longer name \
+                     this person; the next complete read of the directory decides",
                     before.account_name()
                 ));
             }
@@ -456,9 +456,9 @@ impl Lesson<'_> {
         }
     }
 
-    /// Whether the cluster shows that the person no longer has the access of a binding, which the ledger has: bindings
-    /// in the same namespace, or of the same cluster-wide role, name others, and the person has access elsewhere. If
-    /// nobody is named, the bindings may have been deleted or not been created yet, and prove nothing.
+    /// Whether the cluster shows that the person lost the access that a binding gives according to the ledger. This is
+    /// so if bindings in the same namespace, or of the same cluster-wide role, name others, and the person has access
+    /// elsewhere. If they name nobody, they may have been deleted or not been created yet, and prove nothing.
     fn has_lost(&self, facts: &Facts, binding: &ObjectKey, person: &Account) -> bool {
         let present = self.known(&person.id).map_or(person.generation, |person| person.generation);
         let name = person.account_name();
@@ -820,7 +820,7 @@ mod tests {
         (world, [alice, bob, algebra, admins])
     }
 
-    /// Returns the places in which bindings name the account: namespaces, or nothing for the whole cluster.
+    /// Returns the places in which bindings name the account: namespaces, or `None` for the whole cluster.
     fn places(world: &World, id: &AccountId) -> BTreeSet<Option<String>> {
         let name = world.ledger.accounts[id].account_name();
         let is_named = |names: &&Vec<String>| {

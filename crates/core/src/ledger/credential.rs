@@ -35,7 +35,7 @@ pub struct Certificate {
 /// A certificate that was signed for a request in the daemon's name that the daemon did not make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnknownCertificate {
-    /// Its subject, end, request and fingerprint, for administrators.
+    /// The subject, end, request and fingerprint, for administrators.
     pub text: String,
     /// When it was first seen.
     pub since: Timestamp,
@@ -43,14 +43,16 @@ pub struct UnknownCertificate {
 }
 
 impl UnknownCertificate {
-    /// Returns the text of a certificate. A request's name contains no comma, so the last `, good until` ends `subject`.
+    /// Returns the text of a certificate. A request's name contains no comma, so the last `, good until` ends
+    /// `subject`.
     #[must_use]
     pub fn text(subject: &str, not_after: Timestamp, request: &str, fingerprint: &str) -> String {
         format!("{subject}, good until {not_after:.0} (request {request}, X509SHA256={fingerprint})")
     }
 
-    /// Whether the certificate is that of a daemon with another ledger. Its only rights were bound to a group that names
-    /// this ledger, so a takeover has ended them. Every other certificate has the rights of its name until it expires.
+    /// Whether the certificate belongs to a daemon with another ledger. Such a certificate has rights only through a
+    /// group that names the other ledger, so a takeover has ended them. Every other certificate has the rights of its
+    /// name until it expires.
     fn is_of_a_former_daemon(&self, ledger_id: &str) -> bool {
         let subject = self.text.rsplit_once(", good until ").map(|(subject, _)| subject);
         let of_daemon = format!("CN={DAEMON_USER}, O={DAEMON_USER}#");
@@ -108,7 +110,7 @@ pub struct Delivery {
     pub checked_at: Option<Timestamp>,
 }
 
-/// The prefix of [`Delivery::digest`] if the file has no credential. The views of the ledger know it too.
+/// The prefix of [`Delivery::digest`] if the file has no credential. The views in the database use it too.
 const NOTICE: &str = "notice:";
 /// [`Delivery::digest`] if our entries were removed. The row lasts until the last inspection after the removal.
 const REMOVED: &str = "notice:removed";

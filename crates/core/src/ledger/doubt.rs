@@ -32,7 +32,7 @@ pub enum Question {
     Absence(AccountId),
     /// Several groups became empty in the same read. They keep their members.
     Emptied,
-    /// People whom a group no longer names, while it names an entry that the read lacks. That entry may be one of these
+    /// A group no longer names some people, but names an entry that the read lacks. This entry may be one of these
     /// people, renamed during the read. The next complete read decides; for people of another domain of the forest, a
     /// later read of their own source decides.
     Renamed,

@@ -109,8 +109,8 @@ impl Failure {
         [CERTIFICATE, "home", "revocation", MISSING_HOME, OVERWRITTEN].contains(&self.step.as_str())
     }
 
-    /// Whether our entries are to be removed from a home that is missing. The home may be gone for good, so the removal
-    /// is a finding about this home only, and is retried each hour.
+    /// Whether our entries are to be removed from a home that is missing. The home may be gone for good, so the failure
+    /// delays only steps in homes, and the removal is retried each hour.
     #[must_use]
     pub fn is_of_missing_home(&self) -> bool {
         self.step == MISSING_HOME
@@ -119,8 +119,8 @@ impl Failure {
 
 /// The longest wait between two attempts, so that a repair by a person is noticed within an hour.
 pub const LAST_RETRY: SignedDuration = SignedDuration::from_hours(1);
-/// Like [`LAST_RETRY`], but for steps that take access away, because until the retry, a person who should have no
-/// access has it.
+/// Like [`LAST_RETRY`], but for steps that take access away. Until the retry, a person has access that they should not
+/// have.
 pub const LAST_REMOVAL_RETRY: SignedDuration = SignedDuration::from_mins(1);
 
 /// [`Failure::step`] if no certificate or token could be issued.
@@ -129,12 +129,12 @@ pub const CERTIFICATE: &str = "certificate";
 const SUSPEND: &str = "suspend";
 /// [`Failure::step`] if an object with the desired name does not belong to Bursar.
 pub const FOREIGN: &str = "foreign";
-/// [`Failure::step`] if the write or deletion of an object failed that takes access away.
+/// [`Failure::step`] if an object whose write or deletion takes access away could not be written or deleted.
 pub const REMOVAL: &str = "removal";
 /// [`Failure::step`] of the other steps that take access away: those for workloads, pods, tokens and homes. A tenant
 /// can make some of these steps fail, so the objects do not wait for them.
 pub const LATER_REMOVAL: &str = "removal of workloads and files";
-/// [`Failure::step`] if only files in homes are left: those that take access away are done in the cluster.
+/// [`Failure::step`] if the steps that take access away are done in the cluster, and only files in homes are left.
 pub const HOMES_REMOVAL: &str = "removal of files";
 /// [`Failure::step`] if our entries are to be removed from a home that is missing because its file system is not
 /// mounted.

@@ -265,7 +265,7 @@ impl LedgerState {
     }
 }
 
-/// After an incomplete read, a source with an interval is not asked for this time. The pause doubles with each further
+/// The pause between an incomplete read and the next read of a source with an interval. It doubles with each further
 /// incomplete read.
 const RETRY: Duration = Duration::from_secs(30);
 

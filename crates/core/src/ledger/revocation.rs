@@ -97,8 +97,7 @@ impl LedgerState {
         bound
     }
 
-    /// Returns the time until which the accounts in `last` may delay the next accounts; `None` if they do not delay
-    /// them.
+    /// Returns the time until which the accounts in `last` may delay the next accounts; `None` if there is no delay.
     #[must_use]
     pub fn holds_up_until(&self, revocation: &BulkRevocation) -> Option<Timestamp> {
         let holds_up = |id: &AccountId| self.is_being_revoked(id) && self.pausing_failures_of(id).next().is_none();
@@ -193,8 +192,7 @@ impl LedgerState {
         self.certificates_of(id).any(|(key, certificate)| self.outdates(key, certificate).is_some())
     }
 
-    /// Returns the accounts with a new generation for each certificate of an older one that a home still has, with the
-    /// cluster of the certificate.
+    /// Returns the account and the cluster of each certificate of an older generation that a home still has.
     pub fn outdated(&self) -> impl Iterator<Item = (&Account, &ClusterName)> {
         self.certificates.iter().filter_map(|(key, held)| Some((self.outdates(key, held)?, &key.cluster)))
     }

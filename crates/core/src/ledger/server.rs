@@ -56,7 +56,7 @@ pub struct Moved {
 
 impl Moved {
     /// Whether the server may still be behind, so that a missing entry proves nothing. The time counts from the first
-    /// change of the series, so that servers that take turns cannot delay removals for ever.
+    /// change of the series, so that servers that take turns cannot delay removals forever.
     #[must_use]
     pub fn is_fresh(&self, now: Timestamp) -> bool {
         !self.is_back && is_recent(self.since.unwrap_or(self.at), now)

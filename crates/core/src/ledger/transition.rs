@@ -351,8 +351,8 @@ impl<'a> Memory<'a> {
     }
 
     /// Updates the account of a rejected entry. The account keeps the last valid identity. Only statements that take
-    /// access away are believed: a mark, and what is `left`. A known mark stays even if the entry shows none, because
-    /// the entry may be rejected for a mark that cannot be read.
+    /// access away are believed: a mark, and what the entry no longer shows. `left` is the access that remains. A known
+    /// mark stays even if the entry shows none, because the entry may be rejected for a mark that cannot be read.
     fn refused(&mut self, account: &Account, mark: Option<&String>, complete: bool, is_back: bool, left: Left) {
         let Left { leaving, posix, ssh_keys } = left;
         let disabled = mark.or(account.disabled.as_ref()).cloned();
@@ -460,8 +460,8 @@ impl<'a> Memory<'a> {
         self.changed(account, after);
     }
 
-    /// Whether the entry only repeats what the ledger knows of the account, and no time has to be counted. For such an
-    /// entry, as for most entries of most reads, [`Self::seen`] would return the account unchanged.
+    /// Whether the entry only repeats what the ledger knows of the account, and no time has to be counted. Most entries
+    /// of most reads are like this. For them, [`Self::seen`] would change nothing.
     fn is_as_known(&self, account: &Account, source: &str, entry: &Entry) -> bool {
         // The account is destructured, so that a new field cannot be forgotten.
         let Account {
@@ -512,15 +512,15 @@ impl<'a> Memory<'a> {
             && self.uid_taken(entry, Some(account)).is_none()
     }
 
-    /// Rejects an entry with an unknown id from a server that may be behind, because the entry may belong to a person
-    /// who left long ago, or from a server that may have another directory.
+    /// Rejects an entry with an unknown id if its server may be behind, because the person may have left long ago, or
+    /// if its server may have another directory.
     fn wait(&mut self, read: &SourceRead, entry: &Entry) {
         let why = if read.lacks_sentinel {
-            "it is new, and the answer of its source does not show the sentinels: it is accepted with the first answer \
-             that shows them"
+            "it is new, and the answer of its source does not show the sentinels: the entry is accepted with the first \
+             answer that shows them"
         } else {
-            "it is new, and its server replaced another one and may be behind it: it is accepted once every answer for \
-             half an hour has shown it"
+            "it is new, and its server replaced another server and may be behind it: the entry is accepted when every \
+             answer for half an hour has shown it"
         };
         self.reject(&read.source, entry, why.to_owned());
     }
@@ -645,13 +645,13 @@ impl Trust {
         !self.imported.contains_key(member) && !self.misnamed.contains_key(member)
     }
 
-    /// Returns the missing entry that groups which name `member` may mean instead.
+    /// Returns the missing entry that groups may mean instead of `member`.
     fn missing(&self, member: &DirectoryId) -> Option<&DirectoryId> {
         let imported = self.imported.get(member).map(|old| &old.id);
         imported.or_else(|| self.misnamed.get(member)?.as_ref())
     }
 
-    /// Returns `entry` without members that groups may not mean.
+    /// Returns `entry` without the members whose names may mean another account.
     fn without_misnamed<'e>(&self, mut entry: Cow<'e, Entry>) -> Cow<'e, Entry> {
         if entry.members.keys().any(|member| self.misnamed.contains_key(member)) {
             entry.to_mut().members.retain(|member, _| !self.misnamed.contains_key(member));

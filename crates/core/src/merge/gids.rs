@@ -160,8 +160,8 @@ impl<'a> Known<'a> {
         let holders = self.holders.get(&gid).map_or(&[][..], Vec::as_slice);
         let is_known = |placed: Placed<'_>| holders.iter().any(|account| self.has(account, placed));
         let is_alone = claims.iter().all(|(place, claim)| *place == first_place && claim.belongs_to(first));
-        // Another group has the gid, too, and did not answer. Its owner can be determined only when both groups are
-        // read.
+        // Another group has the gid too, but its source did not answer. The owner of the gid can be determined only
+        // when both groups are read.
         let is_unseen = |account: &&&Account| {
             let is_read = claims.iter().any(|placed| self.has(account, *placed));
             account.kind == AccountKind::Group && !is_read && self.keeps(account, gid)

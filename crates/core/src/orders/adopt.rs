@@ -102,10 +102,10 @@ fn ordered(
     OrderOutcome { changes, events: vec![event], text }
 }
 
-/// Returns the changes that give a namespace to an account without a place, although its name was formed by another
-/// rule than Bursar's (`tenant-john-doe` for `john.doe`). The value of `{name}` is then taken from the namespace and
-/// never changes. The order also counts as a request for a tenant that is created on demand. Returns `None` if the
-/// account has its place already.
+/// Returns the changes that give an existing namespace to an account without a place. The name of the namespace may
+/// follow another rule than Bursar's (`tenant-john-doe` for `john.doe`); the value of `{name}` is then taken from the
+/// namespace and never changes. The order also counts as a request for a tenant that is created on demand. Returns
+/// `None` if the account has its place already.
 fn newcomer(
     ledger: &LedgerState,
     policy: &Policy,

@@ -12,8 +12,8 @@ use crate::ledger::{Account, CredentialKey, Delivery, LedgerState, Lifecycle, So
 use crate::orders::request::{EnsureAnswer, EnsureRequest, RequestRefusal, Trigger};
 use crate::policy::{CredentialKind, Policy};
 
-/// For this time, the last check of a home counts as current, and repeated requests count as one. A login hook that
-/// waits asks several times a second.
+/// How long the check of a home counts as current, and how long repeated requests count as one. A login hook that waits
+/// asks several times a second.
 const FRESH: SignedDuration = SignedDuration::from_secs(10);
 
 /// The longest time that login hooks wait (docs/operations.md).
@@ -138,7 +138,7 @@ fn may_ask_for_new(caller: &Asker, request: &EnsureRequest) -> bool {
     caller.may_order || (request.kind == AccountKind::User && caller.name.as_ref() == Some(&request.name))
 }
 
-/// Answers for an account that the ledger does not know. The directories are read once more after the caller began to
+/// Answers for an account that the ledger does not know. The directories are read again once, after the caller began to
 /// ask. A slow directory that was read recently is left out, because a login should not wait for a read that the
 /// schedule makes anyway.
 fn unknown(ledger: &LedgerState, refusal: RequestRefusal, since: Option<Timestamp>, now: Timestamp) -> Ensured {

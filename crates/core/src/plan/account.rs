@@ -16,20 +16,20 @@ use crate::kinds::ObjectKey;
 use crate::ledger::{Account, Failure, ObjectRecord, Tenant};
 use crate::packed_text::DigestText;
 
-/// The steps for one account. Copies share the large parts until they change them, because the plan of a cycle remains
+/// The steps for one account. Copies share the large parts until they change them, because a cycle keeps its plan
 /// beside the approved plan. Values by cluster are lists, because a map with one entry needs half a kilobyte.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AccountPlan {
     /// The account's id in the ledger.
     pub id: AccountId,
-    /// Whether the ledger does not know the account, and the plan only removes its role bindings. Then `id` and `before`
-    /// are made up.
+    /// Whether the ledger does not know the account, and the plan only removes its role bindings. In this case, `id`
+    /// and `before` are placeholders.
     #[serde(skip)]
     pub ownerless: bool,
     #[serde(flatten)]
     pub intent: Arc<AccountIntent>,
-    /// Steps that remove access ([`super::Side::Narrowing`]). They are executed before the `actions` of any account, and each
-    /// is tried even if others fail.
+    /// Steps that remove access ([`super::Side::Narrowing`]). They are executed before the `actions` of any account,
+    /// and each is tried even if others fail.
     pub narrowing: Arc<Vec<Action>>,
     /// All other steps, in this order. A failure ends the remaining steps of this account in that cluster only.
     pub actions: Arc<Vec<Action>>,
@@ -63,10 +63,10 @@ pub struct AccountPlan {
     /// Objects that no longer exist and are removed from the ledger.
     #[serde(skip)]
     pub forgotten: Vec<ObjectKey>,
-    /// Records of namespaces that lacked their class.
+    /// Records of namespaces to which the class is added, because an older version did not record it.
     #[serde(skip)]
     pub labelled: Vec<(ObjectKey, ObjectRecord)>,
-    /// Failure records that the ledger gets before the steps begin. They let a restarted daemon find an unfinished
+    /// Failure records that are stored before the steps begin. They let a restarted daemon find an unfinished
     /// suspension. A change of the lifecycle state also resets an earlier failure, so that its step is retried at once.
     #[serde(skip)]
     pub begun: BTreeMap<ClusterName, Failure>,

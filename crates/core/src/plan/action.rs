@@ -26,8 +26,8 @@ pub enum Action {
         manifest: JsonText,
         /// The digest of `manifest`.
         wanted: DigestText,
-        /// `metadata.uid` of the object that the cluster showed. `None` if the cluster showed no such object. In this
-        /// case, an object of this name that somebody has created by the time of the write is left alone.
+        /// `metadata.uid` of the object that the cluster showed. `None` if the cluster showed no such object. If
+        /// somebody creates an object of this name before the write, that object is left alone.
         uid: Option<String>,
         reason: Reason,
     },
@@ -40,7 +40,7 @@ pub enum Action {
     /// Deletes an object with a UID precondition.
     Delete {
         key: ObjectKey,
-        /// The UID that the object must still have when it is written or deleted.
+        /// The UID that the object must still have.
         uid: String,
         reason: Reason,
     },
@@ -48,7 +48,7 @@ pub enum Action {
     SetLevel {
         cluster: ClusterName,
         namespace: NamespaceName,
-        /// The UID that the object must still have when it is written or deleted.
+        /// The UID that the object must still have.
         uid: String,
         level: PodSecurity,
     },
@@ -79,7 +79,7 @@ pub enum Action {
         cluster: ClusterName,
         namespace: NamespaceName,
         name: String,
-        /// The UID that the object must still have when it is written or deleted.
+        /// The UID that the object must still have.
         uid: String,
         /// The job (label `job`) whose services, config maps and secrets are deleted too.
         job: Option<String>,
@@ -93,7 +93,7 @@ pub enum Action {
         cluster: ClusterName,
         namespace: NamespaceName,
         name: String,
-        /// The UID that the object must still have when it is written or deleted.
+        /// The UID that the object must still have.
         uid: String,
         until: Timestamp,
     },
@@ -121,7 +121,7 @@ pub enum Action {
     DeleteNamespace {
         cluster: ClusterName,
         namespace: NamespaceName,
-        /// The UID that the object must still have when it is written or deleted.
+        /// The UID that the object must still have.
         uid: String,
         /// The newest archive of the namespace, with the name of its file.
         archived: Option<Box<(String, Archive)>>,
@@ -156,8 +156,8 @@ pub enum Action {
         /// The host whose kubeconfig this is.
         host: HostName,
         home: Box<DesiredHome>,
-        /// The account's present home, if it is another one and a delivery into it began and was not recorded. Our
-        /// entries are removed from there too.
+        /// The account's present home, if it is another home and the end of a delivery into it was not recorded. Our
+        /// entries are removed from this home too.
         unrecorded: Option<Box<DesiredHome>>,
         /// If `None`, the entries are removed.
         notice: Option<Box<DesiredNotice>>,

@@ -15,7 +15,7 @@ pub(super) struct Budget {
     pub(super) size: fn(&Bounds, &str) -> u64,
     /// Returns how much of the budget an account's plan uses.
     pub(super) amount: fn(&AccountPlan) -> u64,
-    /// Returns the hash of the changes that an approval of the account's part lets pass.
+    /// Returns the hash by which an administrator approves the account's part.
     pub(super) part: fn(&AccountPlan) -> String,
 }
 
@@ -26,8 +26,8 @@ fn tenants(bounds: &Bounds, class: &str) -> u64 {
     bounds.tenants.get(sized_as(class)).copied().unwrap_or_default()
 }
 
-/// Removals of access that are caused neither by a suspension nor by a leaving member. Only the steps themselves are
-/// refused ([`loss::keep`]).
+/// Removals of access that are caused neither by a suspension nor by a leaving member. Only these steps are refused,
+/// not the whole plan ([`loss::keep`]).
 pub(super) const ACCESS: Budget = Budget {
     limited: Limited {
         spending: Spending::RemoveAccess,
@@ -40,7 +40,8 @@ pub(super) const ACCESS: Budget = Budget {
     part: |plan| hash::part(&loss::alone(plan)),
 };
 
-/// The name of the unit of [`ACCESS`]: foreign namespaces, and clusters in which an account loses anything else.
+/// The name of what [`ACCESS`] counts: each foreign namespace in which an account loses access, and each cluster in
+/// which it loses any other access.
 pub(super) const REMOVED: &str = "removals of access";
 
 /// If a directory shows hundreds of former members again, it may be a stale replica, or restored from a backup.
@@ -82,7 +83,7 @@ const SUSPENSIONS: Budget = Budget {
     part: hash::part,
 };
 
-/// Members who leave. They are counted even if the removal of the account whose members they are is refused.
+/// Members who leave a group or a tool. They are counted even if the removal of the group or tool itself is refused.
 pub(super) const MEMBERS: Budget = Budget {
     limited: Limited {
         spending: Spending::RemoveMembers,
@@ -114,8 +115,8 @@ const DELETIONS: Budget = Budget {
 /// The name of the unit of [`RESUMPTIONS`].
 pub(super) const RESUMED: &str = "resumptions";
 
-/// Whether access returns only because a directory shows the account again: not because of an order, and not because of
-/// a login to an account that was suspended for idleness.
+/// Whether access returns only because a directory shows the account again, and not because of an order, or of a login
+/// to an account that was suspended for idleness.
 fn is_resumption(plan: &AccountPlan) -> bool {
     plan.transition == Some(Transition::Resume)
         && plan.orders.is_empty()
@@ -128,8 +129,8 @@ fn is_marked(plan: &AccountPlan) -> bool {
 }
 
 /// Whether the plan suspends the account, in one cluster or in all, without an order. Suspensions by a mark are counted
-/// in [`MARKS`]. The suspension of an account without a namespace that left a group is counted in [`MEMBERS`] instead,
-/// unless the group itself is gone.
+/// in [`MARKS`]. If an account without a namespace is suspended because it left a group, it is counted in [`MEMBERS`]
+/// instead, unless the group itself is gone.
 pub(super) fn is_counted(plan: &AccountPlan) -> bool {
     plan.before.state == Lifecycle::Active
         && match &plan.transition {

@@ -156,8 +156,8 @@ fn is_only_revoked(look: Look<'_>) -> bool {
     generations.peek().is_some() && generations.all(|(_, held)| held.generation != look.account.generation)
 }
 
-/// Whether the delivery of a token waits: its Secret or service account does not exist, and is not created while the
-/// cluster does not show objects of this kind.
+/// Whether the delivery of a token waits. It waits if its Secret or service account does not exist, and is not created
+/// because the cluster does not show objects of this kind.
 fn waits(look: Look<'_>, credential: &DesiredCredential) -> bool {
     let Proof::Token(token) = &credential.proof else { return false };
     let objects = [token.secret_key(look.cluster), token.service_account_key(look.cluster)];
@@ -207,7 +207,7 @@ fn notice<'a>(look: Look<'a>, host: &HostName, delivery: &Delivery) -> Option<&'
     (home.file() == delivery.path).then_some(notice)
 }
 
-/// Returns the notice of [`notice`], if it is what was delivered.
+/// Like [`notice`], but `None` if the file contains something else.
 fn standing_notice<'a>(look: Look<'a>, host: &HostName, delivery: &Delivery) -> Option<&'a DesiredNotice> {
     notice(look, host, delivery).filter(|notice| delivery.digest == notice.digest())
 }
@@ -278,9 +278,8 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason)
     Some(Action::RemoveKubeconfig { cluster, host, home: Box::new(home), unrecorded, notice, reason })
 }
 
-/// Returns the home of a delivery, and the kubeconfig in it. Rows of older versions name no home, except the folder of
-/// a host. If such a row has a file outside the account's present home, the home is derived from the end of the
-/// path.
+/// Returns the home of a delivery, and the kubeconfig in it. Most rows of older versions name no home. If the file of
+/// such a row is not in the account's present home, the home is derived from the end of the path.
 fn place(look: Look<'_>, delivery: &Delivery, account: &Account) -> Option<(PathBuf, PathBuf)> {
     let mut known = delivery.home.iter().chain(&account.home);
     if let Some(home) = known.find(|home| delivery.path.starts_with(home)) {
@@ -313,9 +312,9 @@ fn inspect(look: Look<'_>, credential: &DesiredCredential, home: DesiredHome, he
     })
 }
 
-/// Returns the inspection of a notice, because kubectl may have written the credential back. After the inspections in
-/// the first minute, a notice is not inspected any more. If they fail for an hour, or if an older version wrote the
-/// notice, which inspected none, they are left out.
+/// Returns the inspection of a notice, because kubectl may have written the credential back. A notice is inspected only
+/// in the first minute after its delivery. If these inspections fail for an hour, or if an older version wrote the
+/// notice and did not inspect it, they are left out.
 fn inspect_notice(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<Action> {
     next_look(delivery).filter(|at| delivery.is_notice() && *at <= look.now)?;
     if look.now.duration_since(delivery.at).abs() > SignedDuration::from_hours(1) {

@@ -8,8 +8,8 @@ use crate::identity::AccountName;
 use crate::ledger::LedgerState;
 use crate::ledger::doubt::{Doubt, DoubtKey, Question};
 
-/// Returns a refusal for each doubt. Doubted absences with the same proof in one source become one refusal. After
-/// `absent_for`, the freshest server has decided.
+/// Returns a refusal for each doubt, except doubts that the freshest server has decided after `absent_for`. Doubted
+/// absences in one source with the same proof become one refusal.
 pub(super) fn refusals(ledger: &LedgerState, absent_for: Duration) -> Vec<Refusal> {
     let mut refusals: Vec<Refusal> = Vec::new();
     let is_decided = |doubt: &Doubt| {

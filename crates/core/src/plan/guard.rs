@@ -188,21 +188,20 @@ pub(super) fn first_class(account: &Account, tenants: &SharedMap<(AccountId, Clu
 /// Changes that the guard refuses for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// The key in `[limits]`, or [`COMPLETENESS`], [`ATTRIBUTES`], [`IMPORT`], [`ABSENCE`] or
-    /// [`EMPTIED`].
+    /// The key in `[limits]`, or [`COMPLETENESS`], [`ATTRIBUTES`], [`IMPORT`], [`ABSENCE`] or [`EMPTIED`].
     pub limit: String,
-    /// The class that the limit counts. For [`COMPLETENESS`], the source.
+    /// The class that the limit counts. If `limit` is not a key in `[limits]`, the source.
     pub class: String,
-    /// The number of changes that the limit allows.
+    /// The number of changes that the limit allows. For a doubt, the number of accounts now.
     pub allowed: u64,
-    /// The number of changes that were planned.
+    /// The number of changes that were planned. For a doubt, the number of accounts before.
     pub wanted: u64,
     /// `suspensions`, `suspensions by a mark`, `removals of access`, `removals`, `members`, `deletions`, `resumptions`,
-    /// `realm users` or `realm roles`. For [`ATTRIBUTES`], the attribute.
+    /// `realm users` or `realm roles`. For [`ATTRIBUTES`], the attribute; for [`ABSENCE`], the answers of the servers.
     pub what: String,
     /// The accounts whose changes are refused.
     pub accounts: Vec<AccountName>,
-    /// The hash to approve. `None` for [`COMPLETENESS`], which cannot be approved.
+    /// The hash to approve; `None` if the refusal cannot be approved.
     pub hash: Option<String>,
     /// The hash of each account's part.
     #[serde(skip)]

@@ -1,6 +1,6 @@
-//! Reduces the plan of a held account to the steps that are carried out in spite of the hold: ordered suspensions,
-//! revocations with the delivery of the new credential, and the removal of people who were disabled or left. All other
-//! steps are only shown.
+//! Reduces the plan of a held account to the steps that are carried out in spite of the hold. These are ordered
+//! suspensions, revocations with the delivery of the new credential, and the removal of people who were disabled or
+//! left. All other steps are only shown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -85,8 +85,8 @@ fn delivers(action: &Action, replaces: bool) -> bool {
     }
 }
 
-/// Returns the part of a narrowing step that is neither a repair nor a change of the class. `loss` is the replacement
-/// of a step that would remove access although the accounts did nothing to lose it.
+/// Returns the part of a narrowing step that is neither a repair nor a change of the class. If only a change of the
+/// policy removes the access, `loss` is the replacement of the step.
 fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Option<Action> {
     debug_assert_eq!(action.side(), Side::Narrowing);
     match action {

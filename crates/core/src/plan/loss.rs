@@ -108,8 +108,8 @@ impl<'a> People<'a> {
         all.get(user).copied()
     }
 
-    /// Returns the desired state of a person who is active and remains so. `goes` is `true` if the person's own removal
-    /// is not refused.
+    /// Returns the desired state of a person who is active and remains so. If the person is to be removed, `goes` says
+    /// whether the guard allows it.
     pub(super) fn works(&self, person: &Account, goes: bool) -> Option<&'a DesiredAccount> {
         let desired = self.desired.accounts.get(&person.id)?;
         let begins = matches!(desired.transition, Some(Transition::Create | Transition::Resume));
@@ -379,8 +379,8 @@ impl Loss<'_, '_> {
         person.is_some_and(|person| self.works(person).is_some())
     }
 
-    /// Returns the desired state of a person who remains active. If this plan does not rest on the removal of the
-    /// person, the guard has refused that removal.
+    /// Returns the desired state of a person who remains active. A plan that does not rest on the removal of the person
+    /// is executed only if the guard refuses that removal.
     fn works(&self, person: &Account) -> Option<&DesiredAccount> {
         self.world.people.works(person, self.plan.rests_on.contains(&person.id))
     }

@@ -287,8 +287,8 @@ struct World<'a> {
     bindings: &'a Bindings<'a>,
     reaps: &'a Reapers,
     now: Timestamp,
-    /// Whether `scan` must not be used to skip tenants, because it was made for another desired state, or is being
-    /// tested.
+    /// Whether to compare every object instead of skipping tenants by `scan`, because `scan` was made for another
+    /// desired state, or is being tested.
     closely: bool,
 }
 
@@ -444,8 +444,9 @@ impl World<'_> {
         let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
         let failure = failure.filter(|failure| failure.waits(self.now));
         if let Some(failure) = failure.filter(|_| !self.is_due_at_once(look.id, look.account)) {
-            // Steps that remove access wait only if such a step failed before, and then for a minute at most. If all
-            // objects were written, the tenant may have caused the failure, and must not delay a change of a binding.
+            // Steps that remove access wait only if an earlier removal failed, and for a minute at most. If that
+            // removal failed after all objects were written, the tenant may have caused the failure, so changes of
+            // objects do not wait.
             let is_object = |action: &Action| matches!(action, Action::Apply { .. } | Action::Delete { .. });
             found
                 .narrowing
@@ -454,7 +455,7 @@ impl World<'_> {
             let before = found.actions.len();
             let own = look.tenant.namespace.as_ref().map(NamespaceName::as_str);
             let is_foreign = |action: &Action| adopted::foreign_namespace(action, |there| own == Some(there)).is_some();
-            // Steps in foreign namespaces have no backoff of their own, so they wait for every failure.
+            // Steps in foreign namespaces have no backoff of their own, so they wait for the retry of any failure.
             found.actions.retain(|action| !is_foreign(action));
             // The tenant is not settled while a step in a foreign namespace waits.
             found.waits |= found.actions.len() < before;
@@ -470,10 +471,9 @@ impl World<'_> {
         found
     }
 
-    /// Whether the plan contains a change that no earlier plan contained and that is made at once, even if an earlier
-    /// step waits for its retry: a change of the lifecycle state, a revocation, the departure of a member, or the
-    /// suspension or revocation of a person in a workspace. The intents record each of these changes, so that later
-    /// plans do not contain it again.
+    /// Whether the plan contains a new change that does not wait for the retry of an earlier step. Such changes are a
+    /// change of the lifecycle state, a revocation, the departure of a member, and the suspension or revocation of a
+    /// person in a workspace. The intents record each of these changes, so it is new only once.
     fn is_due_at_once(&self, id: &AccountId, desired: &DesiredAccount) -> bool {
         if desired.transition.is_some() || desired.regenerated.is_some() || !desired.leaving.is_empty() {
             return true;
@@ -497,8 +497,8 @@ impl World<'_> {
         let suspends = matches!(desired.transition, Some(Transition::Suspend(_)));
         let evicts = matches!(desired.transition, Some(Transition::Suspend(Suspension::Evicted { .. })));
         let changes = || self.is_due_at_once(id, desired);
-        // A removal that failed keeps its backoff, because it is retried anyway. So does a failure in a home, which would
-        // otherwise be retried every few seconds.
+        // A removal that failed keeps its backoff, because it is retried anyway. So does a failure in a home, which
+        // would otherwise be retried every few seconds.
         let stays = |known: &Failure| {
             known.is_begun() || known.is_of_removal() || (known.is_of_delivery() && !known.waits(self.now))
         };

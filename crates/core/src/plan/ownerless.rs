@@ -1,6 +1,6 @@
-//! Plans the removal of role bindings whose account the ledger does not know: the ledger was restored from a backup
-//! that is older than the account, and neither a directory nor a seal showed the account since. Nobody accounts for the
-//! access that such a binding gives.
+//! Plans the removal of role bindings whose account the ledger does not know. They exist if the ledger was restored
+//! from a backup that is older than the account, and neither a directory nor a seal has shown the account since. No
+//! decision in the ledger justifies the access that such a binding gives.
 //!
 //! A binding does not name the ledger that made it. So a binding is removed only if a class of the configuration could
 //! have made it. All other bindings are only reported.
@@ -20,12 +20,12 @@ use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::{Account, LedgerState, Lifecycle};
 use crate::policy::{Class, Policy};
 
-/// Follows the name of a class in the name by which limits count bindings without an account. With a count of its own,
-/// a person whom the ledger does not know cannot use up the limits of the class's accounts by making such bindings. No
-/// class has a name with a space.
+/// Follows the class in the name under which limits count bindings without an account. They are counted separately, so
+/// that a person whom the ledger does not know cannot create such bindings to use up the limits of the class's
+/// accounts. No class has a name with a space.
 const UNKNOWN: &str = " (unknown)";
 
-/// Returns the class whose accounts are the size of `class` in limits.
+/// Returns the class without [`UNKNOWN`]. The percentages of limits refer to the accounts of this class.
 pub(super) fn sized_as(class: &str) -> &str {
     class.strip_suffix(UNKNOWN).unwrap_or(class)
 }
@@ -33,7 +33,7 @@ pub(super) fn sized_as(class: &str) -> &str {
 /// Finds the class that could have made a binding.
 pub(super) struct Makers<'a> {
     policy: &'a Policy,
-    /// The accounts whose bindings stay although this plan desires nothing there: the account is active or held.
+    /// The active and the held accounts. The plans of these accounts decide about their bindings.
     names: BTreeSet<(AccountKind, &'a str)>,
     /// The namespaces of these accounts.
     namespaces: BTreeSet<(&'a ClusterName, &'a str)>,
@@ -51,7 +51,7 @@ impl<'a> Makers<'a> {
     }
 
     /// Returns the class that could have made the binding, and the account that its name stands for. Returns `None` if
-    /// no class could have made it, or if the ledger has this account and it is active or held.
+    /// no class could have made it, or if this account is in the ledger and is active or held.
     pub(super) fn of_binding(&self, key: &ObjectKey) -> Option<(&'a str, AccountName)> {
         let mut classes = self.policy.classes.values().filter(|class| class.clusters.contains(&key.cluster));
         let (class, account) = classes.find_map(|class| Some((class, account(class, key)?)))?;
@@ -101,7 +101,7 @@ fn removal(
     bindings: &[(&ObjectKey, &ObservedObject)],
     now: Timestamp,
 ) -> AccountPlan {
-    // No account of the ledger has this id, so the plan is never taken for that of a known account.
+    // No account of the ledger has this id, so the plan is never mistaken for the plan of a known account.
     let id = AccountId(format!("unknown {class} {account}").into());
     let intent = AccountIntent {
         account: account.clone(),

@@ -103,8 +103,8 @@ pub(super) fn is_policy(
         Action::Deliver { reason: Reason::Changed(_), .. } => {
             !ledger.failures.contains_key(&(place.0.clone(), place.1.clone()))
         }
-        // The bindings of a namespace that others created again are not paced. Therefore the level that these bindings
-        // need is not paced either.
+        // If others delete a namespace and create it again, its bindings are not paced. The level, which must be set
+        // before the bindings, is not paced either.
         Action::SetLevel { namespace, .. } => {
             let here = |key: &&ObjectKey| key.namespace.as_deref() == Some(namespace.as_str());
             let known = || tenant.objects.keys().filter(here).filter_map(|key| Some((key, ledger.objects.get(key)?)));

@@ -28,8 +28,7 @@ use crate::shared_map::SharedMap;
 /// meanwhile.
 const AT_A_TIME: usize = 256;
 
-/// Plans, and remembers the quiet accounts. The plan does not depend on the planner; a planner that was used before is
-/// only faster.
+/// Plans, and remembers the quiet accounts. This memory makes plans faster, but does not change them.
 #[derive(Debug, Default)]
 pub struct Planner {
     /// The deriver for a site in which the desired state of an account depends on other accounts.
@@ -122,7 +121,7 @@ impl Planner {
 }
 
 impl Known {
-    /// Returns an empty state, from which every account differs.
+    /// Returns the state before the first plan. It knows no account, so every account is recomputed.
     fn nothing(PlanInputs { inventory, policy, sealer, now, .. }: PlanInputs<'_>) -> Self {
         Self {
             policy: policy.clone(),
@@ -350,8 +349,8 @@ impl Known {
             plan.add(planned);
         }
         if others.len() > self.accounts.len() / 2 {
-            // The map was filled in the order of the objects, which leaves a third of its memory unused. It is built
-            // again in its own order.
+            // The map was filled in the order of the objects, which leaves a third of its memory unused. Building it
+            // again in the order of its keys frees this memory.
             let accounts = std::mem::take(&mut self.accounts).into_iter().map(|(id, mut known)| {
                 known.objects.shrink_to_fit();
                 (id, known)

@@ -1,6 +1,6 @@
-//! Tests random histories of a small site: after a plan was executed, nothing is left to plan; nobody is suspended for
-//! an unproved absence; a suspended account has no access after two cycles, even in a namespace that somebody deletes;
-//! and no generation is used twice.
+//! Tests random histories of a small site. After a plan was executed, nothing is left to plan. Nobody is suspended for
+//! an unproved absence. A suspended account has no access after two cycles, even in a namespace that somebody deletes.
+//! No generation is used twice.
 
 use std::collections::BTreeSet;
 

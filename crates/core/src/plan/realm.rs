@@ -2,8 +2,8 @@
 //! were last seen in the realm.
 //!
 //! This stage runs after the guard, on the states that the guard allowed, so a removal that the guard refused is not
-//! done in the realm either. Steps that remove access have limits of their own ([`guard`]). No step changes a user that
-//! Bursar is not known to have created or adopted, or a role that belongs to no workspace.
+//! done in the realm either. Steps that remove access have limits of their own ([`guard`]). Steps change only users
+//! that Bursar created or adopts, according to the ledger, and only roles of workspaces.
 
 mod display;
 pub mod guard;

@@ -373,7 +373,7 @@ fn a_hold_delays_no_removal_in_the_realm() {
 }
 
 #[test]
-fn a_user_that_was_enabled_unrecorded_is_disabled_despite_a_hold() {
+fn a_user_whose_enabling_was_not_recorded_is_disabled_despite_a_hold() {
     for is_held_before in [false, true] {
         let mut story = Story::new();
         story.guarded();

@@ -1,7 +1,7 @@
 //! Plans the deletion of pods whose lifetime is over, with the objects of their job.
 //!
 //! Tenants write lifetimes and labels, so both are untrusted. A lifetime that cannot be parsed is ignored. A job label
-//! affects only objects in the pod's own namespace, and only if no other pod of that job goes on.
+//! affects only objects in the pod's own namespace, and only if no other pod of that job continues.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -83,7 +83,7 @@ pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
     }));
 }
 
-/// Returns the deleted pods that run longer than their grace period. Nothing that the API server offers ends them.
+/// Returns the deleted pods that run longer than their grace period. The API server has no means to end them.
 fn late<'p>(ending: &[(&'p str, &'p ObservedPod)], now: Timestamp) -> impl Iterator<Item = (&'p str, Timestamp)> {
     let running = ending.iter().filter(|(_, pod)| pod.started.is_some() && !pod.finished);
     running.filter_map(move |(name, pod)| Some((*name, pod.ends_by.filter(|by| is_late(*by, now))?)))

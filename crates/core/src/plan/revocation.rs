@@ -85,8 +85,8 @@ impl std::fmt::Display for RevocationProgress {
     }
 }
 
-/// Returns the changes and events for the transaction that raises the generations. So if the daemon is killed
-/// afterwards, no account is revoked twice or left out.
+/// Returns the changes and events that belong in the transaction which raises the generations. If the daemon is killed
+/// after this transaction, no account is revoked twice or left out.
 #[must_use]
 pub fn advance(approved: &ApprovedPlan, ledger: &LedgerState, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
     if ledger.revocations.is_empty() {

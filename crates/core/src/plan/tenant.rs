@@ -551,8 +551,8 @@ fn goes_with_its_namespace(look: Look<'_>, key: &ObjectKey) -> bool {
 }
 
 /// Returns the steps that stop workloads: when the suspension begins, and again while it is unfinished. `intents`
-/// records a failure before the first step, which is cleared only at the end of the account's actions, so that a killed
-/// daemon repeats these steps.
+/// records a failure before the first step, and the record is cleared only after the last one, so a daemon that was
+/// killed repeats these steps.
 fn stop(look: Look<'_>, sealed_now: bool) -> Vec<Action> {
     let namespace = look.tenant.namespace.clone().filter(|_| is_to_stop(look, sealed_now));
     let Some(namespace) = namespace else { return Vec::new() };

@@ -1,7 +1,7 @@
 //! Finds objects with our labels that are not in the ledger: the daemon was killed between a write and its record, the
 //! ledger was restored, or somebody else made them. Such bindings are removed, because they give access without a
-//! decision; other objects are only reported. Bindings whose account is not in the ledger either are removed by plans of
-//! their own ([`super::ownerless`]).
+//! decision; other objects are only reported. Bindings whose account is not in the ledger either are removed by plans
+//! of their own ([`super::ownerless`]).
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,7 +84,7 @@ impl<'a> Strays<'a> {
         let learned_at = ledger.learned_at.filter(|at| at.duration_since(now) <= GRACE);
         let waits = learned_at.and_then(|at| at.checked_add(GRACE).ok()).filter(|until| *until > now);
         strays.waits = waits.is_some();
-        // Usually nothing is unknown, and then nobody needs the names of all accounts.
+        // The names of all accounts are collected only if something is unknown, which is rare.
         let makers = LazyCell::new(|| Makers::of(policy, ledger));
         for (key, found) in left {
             let is_binding = key.kind.stage() == Stage::Access;
@@ -120,9 +120,9 @@ impl<'a> Strays<'a> {
         strays
     }
 
-    /// Returns the removal of unknown bindings that belong to the account in the cluster. If the tenant is suspended, or
-    /// somebody loses access to it in this plan, they are removed at once, without [`GRACE`]: they may name the person
-    /// or the generation that has to leave.
+    /// Returns the removal of unknown bindings that belong to the account in the cluster. If the tenant is suspended,
+    /// or somebody loses access to it in this plan, they are removed at once, without [`GRACE`]: they may name the
+    /// person or the generation that has to leave.
     pub(super) fn removals(
         &self,
         id: &AccountId,

@@ -21,8 +21,9 @@ pub(super) fn immovable(key: &ObjectKey, record: &ObjectRecord, manifest: &Value
         let (holder, new) = (claim(&was["claim"]), claim(&wanted["claim"]));
         if holder != new {
             return Some(format!(
-                "volume {} in cluster {cluster} belongs to claim {holder} and is not given to {new}, because its data would \
-                 change hands. To give it away, delete that claim and run `kubectl delete pv {}`: no data is deleted",
+                "volume {} in cluster {cluster} belongs to claim {holder} and is not given to {new}, because its data \
+                 could then belong to somebody else. To allow this, delete claim {holder} and run `kubectl delete pv {}`: \
+                 no data is deleted",
                 key.name, key.name
             ));
         }

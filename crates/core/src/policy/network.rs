@@ -223,8 +223,8 @@ impl Who {
             Self::Addresses { range, except } => {
                 let left_out = |address: &IpAddr| except.iter().any(|except| except.contains(*address));
                 let reached = target.addresses.iter().find(|address| range.contains(**address) && !left_out(address));
-                // The address of a server in the cluster is often unknown on this host. A range of all addresses has it
-                // anyway.
+                // The address of a server in the cluster is often unknown on this host. A range of all addresses
+                // contains it in any case.
                 let is_unknown = target.namespace.is_some() && target.addresses.is_empty();
                 let has_all = || is_unknown && range.length == 0 && except.is_empty();
                 let by_address = reached.map(|address| format!("cidr {range} has {address}"));

@@ -109,7 +109,7 @@ impl ApproverRules {
         serde_json::to_string_pretty(self).expect("texts, numbers, lists and maps with text keys are JSON")
     }
 
-    /// Returns the keys that verify seals; `None` if a text is not a key, or there is none.
+    /// Returns the keys that verify seals; `None` if there is no key, or a text is not a key.
     #[must_use]
     pub fn public_keys(&self) -> Option<Vec<[u8; 32]>> {
         let keys: Option<Vec<[u8; 32]>> =
@@ -117,8 +117,9 @@ impl ApproverRules {
         keys.filter(|keys| !keys.is_empty())
     }
 
-    /// Returns what an approver with these rules does not know of `wanted`, as texts for administrators: the certificates
-    /// concerned wait, or seals of a former key are still trusted. Empty if the rules cover everything.
+    /// Returns the parts of `wanted` that these rules do not cover, as texts for administrators; empty if they cover
+    /// everything. Until the rules are installed again, the certificates concerned wait, or seals of a former key are
+    /// still trusted.
     #[must_use]
     pub fn lacks(&self, wanted: &Self) -> Vec<String> {
         let differs = [

@@ -38,9 +38,9 @@ pub const PORT_SYSCTLS: [(&str, &str); 2] = [
     ("net.ipv4.ip_local_port_range", concat!("^", unprivileged_port!(), "[ \\t]+[0-9]+$")),
 ];
 
-/// The longest grace period in seconds that a pod of a tenant, or its deletion, may ask for, unless the class has another
-/// limit. A kubelet that has begun to end a pod waits for the grace period with which it began: a later deletion with a
-/// shorter one does not end the pod.
+/// The longest grace period in seconds that a pod of a tenant, or its deletion, may ask for, unless the class has
+/// another limit. A kubelet that has begun to end a pod waits for the whole grace period, even if a later deletion asks
+/// for a shorter one.
 pub const LONGEST_GRACE: i64 = 300;
 
 /// One rule of a class.

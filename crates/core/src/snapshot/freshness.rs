@@ -20,8 +20,8 @@ pub const WITNESSES: usize = 256;
 /// about half an hour for a new account before they ask.
 pub const SETTLES: SignedDuration = SignedDuration::from_mins(30);
 
-/// The largest difference between the clocks of two servers, and the longest time that a change takes between them,
-/// that count as normal. Kerberos tolerates the same difference.
+/// How far the clocks of two servers may differ, and how long a change may take from one to the other, before this
+/// counts as a fault. Kerberos tolerates the same difference.
 pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 /// The replication state that a server reports.

@@ -90,7 +90,7 @@ impl World<'_> {
     }
 
     /// Returns the state of an account whose own removal is refused or held. Orders are carried out and, with
-    /// `leavings`, former members and people lose their access. The classes stay as they were.
+    /// `leavings`, former members and suspended people lose their access. The classes stay as they were.
     fn without_removal(
         &self,
         subject: &Subject<'_>,
@@ -106,7 +106,7 @@ impl World<'_> {
             (_, Lifecycle::New | Lifecycle::Active | Lifecycle::Deleted) => return None,
         };
         let mut places = self.places(subject, &taken.before, &decided, claimed, &mut Vec::new());
-        // A place that no class has any more and that has no binding left is not created again.
+        // A place that no class gives any more, and in which no binding is left, is not created again.
         places.retain(|cluster, _| {
             decided.suspended || is_taken(&taken.before, cluster) || self.is_bound(account, cluster)
         });

@@ -62,7 +62,7 @@ impl Memory<'_> {
         let is_open = account.absence.is_none_or(|absence| absence.seconds < limit);
         let has_effect = match account.state {
             Lifecycle::Active => true,
-            // An absence suspends no new account. Without this limit, the servers would be asked at each read, for ever.
+            // A new account is not suspended. Without this condition, the servers would be asked at each read forever.
             Lifecycle::New => is_open,
             // The absence may replace the suspension, and then it leads to the archive.
             Lifecycle::Suspended => match account.suspension.as_deref() {
@@ -142,7 +142,7 @@ impl Memory<'_> {
         self.absence(account)
     }
 
-    /// Returns the absence without the second that makes it due, because this read does not prove it. If a limit refused
+    /// Returns the absence, shortened so that it is not due, because this read does not prove it. If a limit refused
     /// the suspension, an earlier read has made the absence due already. The next read asks the servers again.
     fn not_due(&self, account: &Account) -> Option<Absence> {
         if account.state != Lifecycle::Active {

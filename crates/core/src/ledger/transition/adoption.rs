@@ -139,10 +139,10 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Whether complete reads that began after the order have shown whether it can be carried out. Other sources are not
-    /// waited for. The source of the entry must be in this snapshot, because only its read carries the order out; the
-    /// source of the account may have answered before. While servers take turns, an order stays for twice [`SETTLES`]:
-    /// first until every server can have the entry, and then until all servers have shown it.
+    /// Whether complete reads that began after the order have shown whether it can be carried out. Other sources are
+    /// not waited for. The source of the entry must be in this snapshot, because only its read carries the order out;
+    /// the source of the account may have answered before. While servers take turns, an order stays for twice
+    /// [`SETTLES`]: first until every server can have the entry, and then until all servers have shown it.
     fn is_decided(&self, order: &Order) -> bool {
         let is_old = self.now.duration_since(order.note.at) >= SETTLES * 2;
         let is_outdated = |source: &str| self.snapshot.outdated.contains(source);

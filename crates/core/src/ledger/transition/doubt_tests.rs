@@ -542,7 +542,7 @@ fn the_servers_are_asked_once_for_an_account_that_is_not_served() {
         for _ in 0..3 {
             story.later(HOUR);
             assert_eq!(asked(&story), 0, "nothing follows from the absence");
-            // The time until the archive is counted further.
+            // The time until the archive still counts.
             let known = |story: &Story| Account { ending: None, ..story.account("p0").clone() };
             let before = known(&story);
             story.hears(missing(&[]));

@@ -268,7 +268,7 @@ fn a_member_who_was_replaced_by_somebody_unknown_leaves_if_their_own_domain_show
     forest.hears(child(vec![person(1), person(2)]));
     forest.hears(root(&[("CN=new,CN=Users,DC=child", Role::Member)]));
     assert_eq!(forest.members(), ["(p1)"]);
-    // The group names nobody any more who may be meant.
+    // If the group names nobody any more, no name could mean the member.
     let mut forest = Forest::new();
     forest.hears(child(vec![person(1), person(2)]));
     forest.hears(root(&[(BY_DN, Role::Member)]));
@@ -315,7 +315,7 @@ fn nobody_joins_by_a_dn_that_may_be_the_new_one_of_a_member() {
     forest.hears(child(vec![renamed, Entry { dn: "CN=p2,OU=moved,DC=child".to_owned(), ..person(2) }]));
     forest.hears(root(&[("CN=p2,CN=Users,DC=child", Role::Member)]));
     assert_eq!(forest.members(), ["p1"]);
-    // Or p2 really replaces p1.
+    // In the other case, p2 really replaces p1.
     let mut forest = swapped();
     forest.hears(child(vec![person(1), person(2)]));
     forest.hears(root(&[("CN=p2,CN=Users,DC=child", Role::Member)]));

@@ -34,7 +34,7 @@ impl Memory<'_> {
             let known = self.ledger.doubts.get(&key);
             let mut again = self.again(read, kind, present, if known.is_some() { 1 } else { ENOUGH });
             if again.len() < ENOUGH {
-                // The administrator has decided about the other accounts of the import, and not yet about these.
+                // The administrator has decided about the other accounts of the import, but not yet about these.
                 again.retain(|_, old| known.is_some_and(|known| known.accounts.contains(&old.account)));
             }
             if again.is_empty() {

@@ -266,9 +266,9 @@ fn a_group_that_did_not_have_the_former_holder_waits_for_one_read() {
     assert!(story.ledger.rejected.is_empty(), "{:?}", story.ledger.rejected);
 }
 
-/// A member who is leaving stays so if the group seems to name them by a DN that was another member's.
+/// A member who is leaving still leaves, even if the group seems to name them by a DN that another member had.
 #[test]
-fn nobody_returns_or_rises_by_a_dn_that_another_account_had_before() {
+fn nobody_returns_or_becomes_manager_by_a_dn_that_another_account_had_before() {
     use crate::snapshot::Role;
     let moved = Entry { dn: "uid=q1,ou=people,dc=x".to_owned(), ..person(1) };
     let heir = Entry { dn: "uid=p1,ou=people,dc=x".to_owned(), ..person(2) };

@@ -39,9 +39,10 @@ pub(super) struct Named {
     /// The groups and tools that name a DN or a name that belongs to no account. Some member may have got this DN or
     /// name recently.
     pub(super) strange: BTreeSet<DirectoryId>,
-    /// Those of `strange` that name such a DN. A SID stays the same when its account is renamed.
+    /// The groups and tools in `strange` that name such a DN. SIDs do not count, because a SID stays the same when its
+    /// account is renamed.
     pub(super) strange_dns: BTreeSet<DirectoryId>,
-    /// Whether the last read did not show these unknown names yet.
+    /// Whether the names without an entry differ from those in the last read.
     pub(super) is_news: bool,
     /// The people of other domains who would join a group or tool because of a DN.
     pub(super) by_dn: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
@@ -68,7 +69,7 @@ impl Named {
         self.kept.entry(holder.clone()).or_default().insert(member.clone());
     }
 
-    /// Returns `entry` with the members from other domains, and without what it may not gain.
+    /// Returns `entry` with the members from other domains, and without members and gids that it may not gain.
     pub(super) fn settled<'e>(&self, entry: &'e Entry, known: Option<&Account>) -> Cow<'e, Entry> {
         let (elsewhere, withheld) = (self.elsewhere.get(&entry.id), self.withheld.get(&entry.id));
         let gids = self.withheld_gids.get(&entry.id);
@@ -153,9 +154,9 @@ impl Memory<'_> {
         if groups.len() > 1 && people.len() > 1 { groups } else { Vec::new() }
     }
 
-    /// Keeps the members whose leaving is doubted, in a complete read. These are the members of groups that became
-    /// empty in the same read, and people whose entry may have been renamed after it was read, so that a group names
-    /// them by their new DN. `elsewhere` are such people of other domains.
+    /// Keeps the members whose leaving is doubted, in a complete read. They belong to groups that became empty in the
+    /// same read, or their entry may have been renamed after it was read, so that a group names them by their new DN.
+    /// `elsewhere` are people of other domains whose entry may have been renamed.
     pub(super) fn doubt_leavings(&mut self, read: &SourceRead, named: &mut Named, elsewhere: BTreeSet<AccountId>) {
         let mut emptied = BTreeSet::new();
         for holder in self.emptied(read) {

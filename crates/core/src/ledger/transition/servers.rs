@@ -18,7 +18,7 @@ const MARK_EVERY: SignedDuration = SignedDuration::from_mins(5);
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 impl<'a> Memory<'a> {
-    /// Whether an administrator accepted this read as it is. A read that began before the acceptance is not meant.
+    /// Whether an administrator accepted this read as it is. A read that began before the acceptance does not count.
     pub(super) fn is_accepted(&self, read: &SourceRead) -> bool {
         self.ledger.marks.get(&read.source).is_some_and(|mark| mark.accepted)
             && !self.snapshot.outdated.contains(&read.source)

@@ -199,7 +199,7 @@ fn for_half_an_hour_another_controller_proves_no_absence() {
     story.hears(read_of("dc1", &all));
     assert_eq!(story.ledger.accounts, before, "the former controller agrees with the ledger");
 
-    // Three servers that take turns delay for half an hour what all of them show.
+    // If three servers take turns, a statement that all of them show waits for half an hour.
     let mut story = begin();
     former.push(person(9));
     for turn in 0..12 {

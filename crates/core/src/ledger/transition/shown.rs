@@ -42,8 +42,8 @@ impl Count {
 }
 
 impl Memory<'_> {
-    /// Returns the attributes that a read hides, and records a doubt for each. `known` has the account of each entry. An
-    /// approval stays until a read is complete and its server is not behind (`holds`), because that read removes the
+    /// Returns the attributes that a read hides, and records a doubt for each. `known` has the account of each entry.
+    /// An approval stays until a read is complete and its server is not behind (`holds`), because that read removes the
     /// values.
     pub(super) fn hidden(
         &mut self,

@@ -1,8 +1,8 @@
 //! Keeps people out of groups that name them only by a DN or name that another account had before.
 //!
-//! Values of `member` and `memberUid` are text. Unless the server changes them together with the entries (`refint`), they
-//! still mean the former holder after the DN or name passed to somebody else. The immutable ids decide who has the DN or
-//! name now; only the memberships that come from it are doubted. Nothing else of the two accounts waits.
+//! Values of `member` and `memberUid` are text. Unless the server changes them together with the entries (`refint`),
+//! they still mean the former holder after the DN or name passed to somebody else. The immutable ids decide who has the
+//! DN or name now; only the memberships that come from it are doubted. Nothing else of the two accounts waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,8 @@ use crate::snapshot::{Entry, SourceRead};
 #[derive(Clone, Copy)]
 struct Former<'a> {
     account: &'a Account,
-    /// Whether this read is the first one in which the account no longer has it. A group may then be older than that.
+    /// Whether this read is the first one in which the account no longer has it. A group may have been read before this
+    /// change.
     is_news: bool,
 }
 
@@ -68,8 +69,8 @@ fn has_gid(posix: Option<&PosixIdentity>, gid: Gid) -> bool {
 
 impl<'a> Memory<'a> {
     /// Withholds the memberships and gids that an entry would gain only because it has the former DN or name of another
-    /// account: that account had them, and the groups do not name it in another way. It keeps them meanwhile. Returns a
-    /// remark for each such entry.
+    /// account. The other account had these memberships and gids, and the groups no longer name it in any other way.
+    /// The other account keeps them meanwhile. Returns a remark for each entry that has to wait.
     pub(super) fn doubt_taken_names<'r>(
         &self,
         read: &'r SourceRead,
@@ -124,9 +125,9 @@ impl<'a> Memory<'a> {
                 let name = shown.get(&account.directory_id).and_then(|entry| entry.name).unwrap_or(&account.name);
                 let former = AccountName { kind: account.kind, name: name.to_owned() };
                 let why = format!(
-                    "it has a DN or name that was the one of {former} before, and some groups that use it may still mean \
-                     that account: it does not join these groups now; to let it join, name {former} in them as it is \
-                     called now, or remove the old value and add it again after the next read"
+                    "it has a DN or name that {former} had before, and some groups that use it may still mean that \
+                     account: it does not join these groups now; to let it join, write the present DN or name of \
+                     {former} into these groups, or remove the old value and add it again after the next read"
                 );
                 remarks.push((entry, why));
             }

@@ -391,7 +391,7 @@ fn a_delivery_into_another_file_names_the_old_one() {
     }
 }
 
-/// The removal of the old entries would be retried after the new delivery, and remove the new entries.
+/// If a step of its own removed the old entries, a retry of this step could remove the new entries.
 #[test]
 fn a_credential_of_another_kind_or_host_replaces_the_old_one_in_its_file() {
     let token = |host: &str| CredentialKind::ServiceAccount {
@@ -404,7 +404,7 @@ fn a_credential_of_another_kind_or_host_replaces_the_old_one_in_its_file() {
         let (mut world, foo) = world(from);
         let old = world.ledger.deliveries.keys().next().expect("foo has a delivery").clone();
         *rule(&mut world) = to;
-        // In the second round, a former version left the row of the old credential behind the new delivery.
+        // In the second round, the ledger still has the row of the old credential, as a former version left it.
         for _ in 0..2 {
             let row = world.ledger.deliveries.values().next().expect("foo has a delivery").clone();
             world.ledger.deliveries.set(old.clone(), Some(row));

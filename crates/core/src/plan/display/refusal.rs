@@ -34,9 +34,9 @@ impl fmt::Display for Refusal {
             IMPORT => {
                 return write!(
                     f,
-                    "refused: {} {what} of {class} are missing, and others have their names and uids under new ids, such \
-                     as {}. This looks like a new import, so none of them is suspended. If they are the same: bursar \
-                     directory imported > FILE; bursar adopt import FILE",
+                    "refused: {} {what} of {class} are missing, such as {}, and new entries have their names and uids. \
+                     This looks like a new import, so none of them is suspended. If they are the same: bursar directory \
+                     imported > FILE; bursar adopt import FILE",
                     number(*wanted),
                     accounts.first().map_or("", |account| account.name.as_str())
                 );

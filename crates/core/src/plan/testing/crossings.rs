@@ -33,8 +33,8 @@ pub struct Matrix<Step> {
     pub events: Vec<Happening<Step>>,
     /// Combinations of a state and an event in which the effect may wait.
     pub waits: BTreeSet<(String, String)>,
-    /// Combinations of a state and an event in which the result differs from that of the event alone,
-    /// with the only kind of account for which it differs; `None` if it differs for both.
+    /// Combinations of a state and an event that have another result than the event alone. The value is the only kind
+    /// of account with another result; `None` if both kinds have one.
     pub differs: BTreeMap<(String, String), Option<AccountKind>>,
     /// Combinations of a state and an event after which the account stays suspended until an administrator resumes it.
     pub resumes: BTreeSet<(String, String)>,

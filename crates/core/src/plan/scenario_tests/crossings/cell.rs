@@ -210,8 +210,8 @@ impl Cell {
         self.tell(&later);
     }
 
-    /// Gives the orders again that were refused, because a hold has ended by now. A resumption may have to wait until an
-    /// eviction is finished.
+    /// Gives the orders again that were refused, because a hold has ended by now. A resumption may have to wait until
+    /// an eviction is finished.
     pub(super) fn order_again(&mut self) {
         for _ in 0..2 {
             for order in std::mem::take(&mut self.refused) {
@@ -327,7 +327,7 @@ impl Cell {
         }
     }
 
-    /// The directory does not show the entry of the account for some hours.
+    /// Hides the entry of the account from the directory, and runs a cycle in each of these hours.
     fn hide(&mut self, id: &AccountId, hours: &str) {
         self.story.gone.insert(id.clone());
         (0..=hours_of(hours).as_hours()).for_each(|_| self.cycle());
@@ -338,7 +338,7 @@ impl Cell {
         self.cycle();
     }
 
-    /// The account has been suspended or archived for so long that the next phase is due.
+    /// Makes the next phase of a suspended or archived account due.
     fn wait_out(&mut self) {
         let (now, seconds) = (self.story.world.now, 10 * 365 * 24 * 3600);
         let waits = Absence { since: now, counted_at: now, seconds, due: now };
@@ -376,8 +376,8 @@ impl Cell {
         self.rollback = Some(self.story.world.take_over(older));
     }
 
-    /// Another process starts with the snapshot. If it replaces the present process, the ledger of that process becomes
-    /// the snapshot, so that the two can alternate.
+    /// Starts another process with the snapshot. If it replaces the present process, the ledger of the replaced process
+    /// becomes the snapshot, so that the two can alternate.
     fn start_copy(&mut self) {
         let copy = self.snapshot.take().expect("there is a snapshot");
         let world = &mut self.story.world;
@@ -407,7 +407,7 @@ impl Cell {
         self.story.world.cluster().objects.get_mut(key).expect("the world has the object")
     }
 
-    /// The namespace is gone after its deletion.
+    /// Removes the namespace, as at the end of its deletion.
     fn remade(&mut self) {
         let key = self.namespace();
         let is_in =

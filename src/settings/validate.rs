@@ -1,6 +1,7 @@
 //! Turns the merged tree into [`Settings`]. Large sections have their own modules; this module reads the small ones,
 //! with their defaults. `config/bursar.toml` documents the same defaults.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -68,9 +69,10 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
     root.section("security").only(&["require_confinement", "strict_egress"]);
     let mut reapers = reaper::reapers(&root.section("reaper"), folder, &clusters);
     admission::reaped(root, &mut reapers, &classes);
-    let policy = Policy {
+    let mut policy = Policy {
         site: site.clone().unwrap_or_default(),
         contact: root.parsed("contact", CONTACT, |text| bursar_protocol::is_plain(text).then(|| text.to_owned())),
+        sources: BTreeSet::new(),
         classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
         networks,
         clusters,
@@ -88,6 +90,7 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
     metrics.only(&["listen"]);
     let mut sources = source::sources(root, folder);
     managers(root, &policy, &mut sources);
+    policy.sources = sources.iter().map(|(source, _)| source.name.clone()).collect();
     Some(Settings {
         file,
         warnings: Vec::new(),

@@ -52,6 +52,8 @@ pub struct Policy {
     /// The contact address in the kubeconfig of a suspended person; if `None`, the kubeconfig names the administrators
     /// of the site.
     pub contact: Option<String>,
+    /// The names of the directories. The ledger has no state of a directory that has never answered.
+    pub sources: BTreeSet<String>,
     pub classes: BTreeMap<String, Class>,
     /// Network profiles, including the built-in `open` and `isolated`.
     pub networks: BTreeMap<String, NetworkProfile>,

@@ -98,7 +98,7 @@ impl TenantExecution<'_> {
             Some(Transition::Resume) => crate::plan::display::returned(account).to_owned(),
             Some(Transition::Archive | Transition::Delete { .. }) => crate::plan::display::waited(account),
             Some(Transition::Gone) => "nothing is left of its namespaces".to_owned(),
-            None if account.ownerless => "the ledger does not know the account".to_owned(),
+            None if account.ownerless => "no account of the ledger has this access".to_owned(),
             None => "differs from the desired state".to_owned(),
         };
         ("bursar".to_owned(), reason, None)

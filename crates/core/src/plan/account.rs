@@ -22,8 +22,8 @@ use crate::packed_text::DigestText;
 pub struct AccountPlan {
     /// The account's id in the ledger.
     pub id: AccountId,
-    /// Whether the ledger does not know the account, and the plan only removes its role bindings. In this case, `id`
-    /// and `before` are placeholders.
+    /// Whether no account of the ledger has the role bindings that the plan removes. In this case, `id` and `before` are
+    /// placeholders.
     #[serde(skip)]
     pub ownerless: bool,
     #[serde(flatten)]
@@ -134,7 +134,7 @@ impl AccountPlan {
         self.losses = losses.filter_map(|(place, instead)| Some((*places.get(&place)?, instead))).collect();
     }
 
-    /// Returns the account's id in the ledger; `None` if the ledger does not know the account.
+    /// Returns the account's id in the ledger; `None` if the plan is not that of an account in the ledger.
     #[must_use]
     pub fn known_id(&self) -> Option<AccountId> {
         (!self.ownerless).then(|| self.id.clone())

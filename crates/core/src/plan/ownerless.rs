@@ -3,7 +3,7 @@
 //! decision in the ledger justifies the access that such a binding gives.
 //!
 //! A binding does not name the ledger that made it. So a binding is removed only if a class of the configuration could
-//! have made it. All other bindings are only reported.
+//! have made it, and no directory may still have its account. All other bindings are only reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,10 +12,12 @@ use jiff::Timestamp;
 
 use super::loss::Kept;
 use super::{AccountPlan, Action, Reason};
-use crate::desired::AccountIntent;
 use crate::desired::rbac::cluster_wide_roles;
-use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, name_in};
-use crate::inventory::ObservedObject;
+use crate::desired::{AccountIntent, classes_if_asked};
+use crate::identity::{
+    AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName, kubernetes_name, name_in,
+};
+use crate::inventory::{Inventory, ObservedObject};
 use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::{Account, LedgerState, Lifecycle};
 use crate::policy::{Class, Policy};
@@ -32,33 +34,68 @@ pub(super) fn sized_as(class: &str) -> &str {
 
 /// Finds the class that could have made a binding.
 pub(super) struct Makers<'a> {
-    policy: &'a Policy,
-    /// The active and the held accounts. The plans of these accounts decide about their bindings.
-    names: BTreeSet<(AccountKind, &'a str)>,
-    /// The namespaces of these accounts.
-    namespaces: BTreeSet<(&'a ClusterName, &'a str)>,
+    pub(super) policy: &'a Policy,
+    pub(super) ledger: &'a LedgerState,
+    pub(super) inventory: &'a Inventory,
 }
 
 impl<'a> Makers<'a> {
-    pub(super) fn of(policy: &'a Policy, ledger: &'a LedgerState) -> Self {
-        let stays = |it: &&'a Account| it.state == Lifecycle::Active || ledger.holds.contains_key(&it.id);
-        let accounts: Vec<&'a Account> = ledger.accounts.values().filter(stays).collect();
-        let tenants = accounts.iter().flat_map(|account| ledger.tenants_of(&account.id));
-        let namespaces = tenants.filter_map(|(cluster, tenant)| Some((cluster, tenant.namespace.as_ref()?.as_str())));
-        let namespaces = namespaces.collect();
-        let names = accounts.iter().map(|account| (account.kind, account.kubernetes_name.as_str())).collect();
-        Self { policy, names, namespaces }
+    /// Returns the class that could have made the binding, and the account that its name stands for. Returns `None` if
+    /// no class could have made it, or if an account of this name may have access ([`Self::may_have_access`]). The
+    /// patterns of several classes may match, and then each of them names an account.
+    pub(super) fn of_binding(&self, key: &ObjectKey) -> Option<(&'a str, AccountName)> {
+        if key.namespace.as_deref().is_some_and(|namespace| !self.is_ours(&key.cluster, namespace)) {
+            return None;
+        }
+        let classes = self.policy.classes.values().filter(|class| class.clusters.contains(&key.cluster));
+        let makers = classes.filter_map(|class| Some((class.name.as_str(), account(class, key)?)));
+        let makers: Vec<(&'a str, AccountName)> = makers.collect();
+        let is_kept = makers.iter().any(|(_, name)| self.may_have_access(name, &key.cluster));
+        makers.into_iter().next().filter(|_| !is_kept)
     }
 
-    /// Returns the class that could have made the binding, and the account that its name stands for. Returns `None` if
-    /// no class could have made it, or if this account is in the ledger and is active or held.
-    pub(super) fn of_binding(&self, key: &ObjectKey) -> Option<(&'a str, AccountName)> {
-        let mut classes = self.policy.classes.values().filter(|class| class.clusters.contains(&key.cluster));
-        let (class, account) = classes.find_map(|class| Some((class, account(class, key)?)))?;
-        let place = key.namespace.as_deref().map(|namespace| (&key.cluster, namespace));
-        let is_known = self.names.contains(&(account.kind, account.name.as_str()))
-            || place.is_some_and(|place| self.namespaces.contains(&place));
-        (!is_known).then_some((class.name.as_str(), account))
+    /// Whether the namespace has our label. A namespace that others made never becomes a tenant's, even if a pattern
+    /// such as `{name}` matches it.
+    fn is_ours(&self, cluster: &ClusterName, namespace: &str) -> bool {
+        let there = self.inventory.clusters.get(cluster);
+        let name = NamespaceName::try_from(namespace.to_owned()).ok();
+        let key = name.map(|name| ObjectKey::namespace(cluster, &name));
+        there.zip(key).is_some_and(|(there, key)| there.objects.contains_key(&key))
+    }
+
+    /// Whether an account of this name may have access in the cluster although this plan desires nothing there: it is
+    /// held, a class takes it as soon as somebody asks for it, or the ledger has only an entry that was rejected.
+    fn may_have_access(&self, name: &AccountName, cluster: &ClusterName) -> bool {
+        let Self { policy, ledger, .. } = *self;
+        let is_taken = |account: &Account| {
+            matches!(account.state, Lifecycle::New | Lifecycle::Active)
+                && account.absence.is_none()
+                && account.disabled.is_none()
+                && classes_if_asked(account, ledger, policy).iter().any(|class| class.clusters.contains(cluster))
+        };
+        let is_named = |it: &&Account| it.kind == name.kind && it.kubernetes_name == name.name;
+        let mut accounts = ledger.accounts.values().filter(is_named).peekable();
+        if accounts.peek().is_none() {
+            return ledger.rejected.iter().any(|entry| {
+                let entry_name = entry.name.as_deref().map(kubernetes_name);
+                entry.kind == name.kind && entry.disabled.is_none() && entry_name.as_ref() == Some(&name.name)
+            });
+        }
+        accounts.any(|account| ledger.holds.contains_key(&account.id) || is_taken(account))
+    }
+
+    /// Whether the ledger would know an account that a directory has: each source has answered completely since the
+    /// ledger was learned, and none answers from a server that may be behind. A source that did not answer yet has no
+    /// state, or the state of the backup.
+    pub(super) fn all_have_answered(&self, learned_at: Option<Timestamp>, now: Timestamp) -> bool {
+        let Self { policy, ledger, .. } = *self;
+        let has_answered = |source: &String| {
+            let complete_at = ledger.sources.get(source).and_then(|state| state.complete_at);
+            let moved = ledger.marks.get(source).and_then(|mark| mark.moved.as_ref());
+            complete_at.is_some_and(|at| learned_at.is_none_or(|learned| at >= learned))
+                && moved.is_none_or(|moved| !moved.is_fresh(now))
+        };
+        !policy.sources.is_empty() && policy.sources.iter().all(has_answered)
     }
 }
 
@@ -151,12 +188,15 @@ fn removal(
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+
     use super::*;
     use crate::ledger::Note;
+    use crate::ledger::server::{Moved, SourceMark};
     use crate::plan::guard::COMPLETENESS;
-    use crate::plan::testing::{World, prod};
-    use crate::policy::Limit;
-    use crate::snapshot::Completeness;
+    use crate::plan::testing::{SOURCE, World, prod};
+    use crate::policy::{Limit, Provision};
+    use crate::snapshot::{Completeness, Entry, RejectedEntry};
 
     fn in_namespace(namespace: &str) -> ObjectKey {
         ObjectKey::new(&prod(), ManagedKind::RoleBinding, Some(namespace), "bursar-tenant")
@@ -166,15 +206,29 @@ mod tests {
         ObjectKey::new(&prod(), ManagedKind::ClusterRoleBinding, None, name)
     }
 
+    /// Returns the keys of the namespaces of these bindings.
+    fn namespaces(bindings: &[ObjectKey]) -> impl Iterator<Item = ObjectKey> {
+        let names = bindings.iter().filter_map(|key| key.namespace.as_deref());
+        names.map(|name| ObjectKey::new(&prod(), ManagedKind::Namespace, None, name))
+    }
+
+    /// Returns a world with a tool, and with these bindings in namespaces of ours.
     fn world_with(strays: &[ObjectKey]) -> World {
         let mut world = World::new();
         world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         let found = ObservedObject { uid: "stray".into(), ..ObservedObject::default() };
-        world.cluster().objects.extend(strays.iter().map(|key| (key.clone(), found.clone())));
+        let missing: Vec<ObjectKey> =
+            namespaces(strays).filter(|key| !world.inventory.clusters[&prod()].objects.contains_key(key)).collect();
+        world.cluster().objects.extend(strays.iter().cloned().chain(missing).map(|key| (key, found.clone())));
         world.policy.limits.remove_access_per_cycle = Limit { count: 9, percent: None };
         world.policy.limits.remove_access_per_day = Limit { count: 9, percent: None };
         world
+    }
+
+    fn is_ownerless(world: &World, key: &ObjectKey) -> bool {
+        let World { policy, ledger, inventory, .. } = world;
+        Makers { policy, ledger, inventory }.of_binding(key).is_some()
     }
 
     fn left(world: &World, strays: &[ObjectKey]) -> Vec<ObjectKey> {
@@ -204,18 +258,41 @@ mod tests {
         world.cycle();
         assert_eq!(left(&world, &strays), kept);
         assert!(world.plan().is_empty(), "{}", world.plan());
-        assert_eq!(world.plan().unknown.len(), kept.len());
+        assert_eq!(world.plan().unknown.len(), kept.len() + namespaces(&strays).count());
+    }
+
+    #[test]
+    fn a_pattern_that_matches_every_namespace_concerns_only_namespaces_of_ours() {
+        let strays = ["kube-system", "vendor", "gone"].map(in_namespace);
+        let mut world = world_with(&strays);
+        world.policy.classes.get_mut("tool").expect("the policy has the class").namespace = Some("{name}".to_owned());
+        for namespace in namespaces(&strays[..2]) {
+            world.cluster().objects.remove(&namespace);
+        }
+        assert_eq!(strays.each_ref().map(|key| is_ownerless(&world, key)), [false, false, true]);
+        let labelled = ObservedObject { uid: "label".into(), ..ObservedObject::default() };
+        world.cluster().objects.extend(namespaces(&strays[..1]).map(|key| (key, labelled.clone())));
+        assert!(!is_ownerless(&world, &strays[0]), "the name is reserved");
+    }
+
+    #[test]
+    fn a_binding_stays_if_an_account_may_have_it_by_another_pattern() {
+        let key = in_namespace("tool-foo");
+        let mut world = world_with(&[]);
+        let all = world.policy.classes["student"].clone();
+        let all = Class { name: "all".to_owned(), when: None, namespace: Some("{name}".to_owned()), ..all };
+        world.policy.classes.insert("all".to_owned(), all);
+        assert!(!is_ownerless(&world, &key), "the binding is of the tool foo, not of a person named tool-foo");
     }
 
     #[test]
     fn a_class_of_another_cluster_could_not_have_made_a_binding() {
-        let mut world = World::new();
         let key = in_namespace("tool-gone");
-        let made = |world: &World| Makers::of(&world.policy, &world.ledger).of_binding(&key).is_some();
-        assert!(made(&world));
+        let mut world = world_with(std::slice::from_ref(&key));
+        assert!(is_ownerless(&world, &key));
         let tool = world.policy.classes.get_mut("tool").expect("the policy has the class");
         tool.clusters = vec![ClusterName("b".into())];
-        assert!(!made(&world));
+        assert!(!is_ownerless(&world, &key));
     }
 
     #[test]
@@ -246,7 +323,7 @@ mod tests {
         world.execute(&approved);
         assert_eq!(left(&world, &strays), [in_namespace("tool-lost")]);
         let parts = refusals.into_iter().flat_map(|refusal| refusal.parts);
-        let until = world.now + jiff::SignedDuration::from_hours(1);
+        let until = world.now + SignedDuration::from_hours(1);
         world.policy.limits.remove_access_per_cycle = Limit { count: 0, percent: None };
         world.ledger.approvals.extend(parts.map(|part| (part, until)));
         world.cycle();
@@ -254,16 +331,72 @@ mod tests {
     }
 
     #[test]
-    fn bindings_of_an_active_or_held_account_of_the_ledger_are_not_ownerless() {
+    fn bindings_without_an_account_stay_until_every_source_has_answered_since_the_takeover() {
+        let strays = [in_namespace("tool-gone")];
+        let mut world = world_with(&strays);
+        let stay = |world: &mut World, why: &str| {
+            world.cycle();
+            assert_eq!(left(world, &strays), strays, "{why}");
+        };
+        world.policy.sources.insert("tools".to_owned());
+        stay(&mut world, "a source has never answered");
+        world.policy.sources.remove("tools");
+        world.now += SignedDuration::from_hours(26);
+        world.ledger.learned_at = Some(world.now - SignedDuration::from_hours(25));
+        stay(&mut world, "the last answer is that of the backup");
+        assert!(world.plan().unknown.iter().any(|it| it.what.contains("a complete read of every directory")));
+        world.source(Completeness::Complete);
+        let moved = Moved { at: world.now, former: "ldap2.example.org".to_owned(), ..Moved::default() };
+        let mark = SourceMark { moved: Some(moved), ..SourceMark::accepted(world.now) };
+        world.ledger.marks.insert(SOURCE.to_owned(), mark);
+        stay(&mut world, "the server may be behind");
+        world.ledger.marks.clear();
+        world.cycle();
+        assert!(left(&world, &strays).is_empty());
+    }
+
+    #[test]
+    fn bindings_of_a_held_account_or_one_that_a_class_takes_are_not_ownerless() {
+        let key = in_namespace("tool-foo");
         let mut world = world_with(&[]);
         let foo = world.id(AccountKind::Tool, "foo");
-        let key = in_namespace("tool-foo");
-        let is_ownerless = |world: &World| Makers::of(&world.policy, &world.ledger).of_binding(&key).is_some();
-        assert!(!is_ownerless(&world));
+        assert!(!is_ownerless(&world, &key));
+        world.account(&foo).state = Lifecycle::New;
+        let tool = world.policy.classes.get_mut("tool").expect("the policy has the class");
+        tool.provision = Provision::OnDemand;
+        assert!(!is_ownerless(&world, &key), "the next login brings the access back");
+        world.account(&foo).disabled = Some("mark".to_owned());
+        assert!(is_ownerless(&world, &key));
+        world.account(&foo).disabled = None;
         world.account(&foo).state = Lifecycle::Deleted;
-        assert!(is_ownerless(&world));
+        assert!(is_ownerless(&world, &key));
         let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
         world.ledger.holds.insert(foo, note);
-        assert!(!is_ownerless(&world));
+        assert!(!is_ownerless(&world, &key));
+    }
+
+    #[test]
+    fn an_active_account_keeps_no_binding_in_a_cluster_where_no_class_takes_it() {
+        let mut world = World::new();
+        let alice = world.add(AccountKind::User, "alice", Some(20_001));
+        world.account(&alice).state = Lifecycle::Active;
+        let key = in_the_cluster("bursar-view:user:alice");
+        assert!(is_ownerless(&world, &key), "alice has left the group of the class");
+        let group = world.add(AccountKind::Group, "k8s-admins", None);
+        world.join(&group, &alice);
+        assert!(!is_ownerless(&world, &key));
+    }
+
+    #[test]
+    fn a_binding_stays_if_the_entry_of_its_account_is_rejected() {
+        let key = in_namespace("tool-gone");
+        let mut world = world_with(std::slice::from_ref(&key));
+        let entry = Entry::new(AccountKind::Tool, "id", "cn=Gone,dc=example,dc=org", "gone");
+        let rejected = RejectedEntry::of(SOURCE, &entry, "it has no uid".to_owned());
+        world.ledger.rejected.insert(rejected.clone());
+        assert!(!is_ownerless(&world, &key));
+        let disabled = Some("mark".to_owned());
+        world.ledger.rejected = [RejectedEntry { disabled, ..rejected }].into();
+        assert!(is_ownerless(&world, &key));
     }
 }

@@ -214,7 +214,7 @@ impl Known {
             older_than_rules: _,
             last_generation: _,
             cluster_marks: _,
-            // This matters only for strays, and if there are strays, the plan is not incremental.
+            // These matter only for strays, and if there are strays, the plan is not incremental.
             learned_at: _,
             sources: _,
             marks: _,
@@ -499,6 +499,21 @@ mod tests {
         world.cluster().objects.remove(&key);
         plan(&mut planner, &world);
         assert!(looked_at(&mut planner, &world).is_empty());
+    }
+
+    #[test]
+    fn a_binding_without_an_account_is_removed_after_a_day_by_a_planner_that_was_used_before() {
+        let (mut world, mut planner) = site();
+        let found = ObservedObject { uid: "u".into(), ..ObservedObject::default() };
+        let namespace = ObjectKey::new(&prod(), ManagedKind::Namespace, None, "tool-lost");
+        let binding = ObjectKey::new(&prod(), ManagedKind::RoleBinding, Some("tool-lost"), "bursar-tenant");
+        world.cluster().objects.extend([namespace, binding].map(|key| (key, found.clone())));
+        world.ledger.learned_at = Some(world.now);
+        world.source(crate::snapshot::Completeness::Complete);
+        let removes = |plan: &Plan| plan.accounts.iter().any(|plan| plan.ownerless);
+        assert!(!removes(&plan(&mut planner, &world)));
+        world.now += SignedDuration::from_hours(25);
+        assert!(removes(&plan(&mut planner, &world)));
     }
 
     #[test]

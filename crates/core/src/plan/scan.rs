@@ -111,7 +111,7 @@ impl<'a> Scan<'a> {
         passed.extend(there.and_then(|(_, walk)| walk).into_iter().flat_map(|(walk, _)| walk.passed()));
         let others = inventory.clusters.iter().filter(|(cluster, _)| !walked.contains(cluster));
         passed.extend(others.flat_map(|(_, cluster)| &cluster.objects));
-        let strays = Strays::of(passed, desired, ledger, policy, now);
+        let strays = Strays::of(passed, desired, ledger, inventory, policy, now);
         let places = places
             .into_iter()
             .flat_map(|(cluster, places)| places.into_iter().map(move |(id, progress)| ((id, cluster), progress)));

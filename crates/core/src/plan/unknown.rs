@@ -3,7 +3,6 @@
 //! decision; other objects are only reported. Bindings whose account is not in the ledger either are removed by plans
 //! of their own ([`super::ownerless`]).
 
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -14,7 +13,7 @@ use super::ownerless::{Makers, Ownerless, cluster_wide};
 use super::{Action, Reason};
 use crate::desired::{DesiredAccount, DesiredState};
 use crate::identity::{AccountId, ClusterName};
-use crate::inventory::ObservedObject;
+use crate::inventory::{Inventory, ObservedObject};
 use crate::kinds::{ObjectKey, Stage};
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
@@ -46,8 +45,8 @@ pub(super) struct Strays<'a> {
     /// The findings for administrators.
     pub(super) said: Vec<Unknown>,
     bindings: BTreeMap<(&'a AccountId, &'a ClusterName), Vec<(&'a ObjectKey, &'a ObservedObject)>>,
-    /// The bindings to remove whose account is not in the ledger; empty during the [`GRACE`] period, and before the
-    /// first read of the directories.
+    /// The bindings to remove whose account is not in the ledger; empty during the [`GRACE`] period, and before every
+    /// directory has answered ([`Makers::all_have_answered`]).
     pub(super) ownerless: Ownerless<'a>,
     /// Whether the [`GRACE`] period still lasts.
     waits: bool,
@@ -59,6 +58,7 @@ impl<'a> Strays<'a> {
         passed: Vec<(&'a ObjectKey, &'a ObservedObject)>,
         desired: &'a DesiredState,
         ledger: &'a LedgerState,
+        inventory: &'a Inventory,
         policy: &'a Policy,
         now: Timestamp,
     ) -> Self {
@@ -84,8 +84,8 @@ impl<'a> Strays<'a> {
         let learned_at = ledger.learned_at.filter(|at| at.duration_since(now) <= GRACE);
         let waits = learned_at.and_then(|at| at.checked_add(GRACE).ok()).filter(|until| *until > now);
         strays.waits = waits.is_some();
-        // The names of all accounts are collected only if something is unknown, which is rare.
-        let makers = LazyCell::new(|| Makers::of(policy, ledger));
+        let makers = Makers { policy, ledger, inventory };
+        let is_proved = makers.all_have_answered(learned_at, now);
         for (key, found) in left {
             let is_binding = key.kind.stage() == Stage::Access;
             let owner = match &key.namespace {
@@ -95,12 +95,16 @@ impl<'a> Strays<'a> {
             };
             let maker = if is_binding && owner.is_none() { makers.of_binding(key) } else { None };
             let is_suspended = |(id, at): (&AccountId, &ClusterName)| desired.accounts[id].clusters[at].suspended;
-            let what = match (owner, waits) {
-                (Some(place), _) if is_suspended(place) => "it is removed: its account is suspended".to_owned(),
-                _ if owner.is_some() || maker.is_some() => match waits {
-                    Some(until) => format!("it is removed after {until:.0}, within the limits"),
-                    None => "it is removed, within the limits".to_owned(),
-                },
+            let what = match owner {
+                Some(place) if is_suspended(place) => "it is removed: its account is suspended".to_owned(),
+                _ if owner.is_some() || maker.is_some() => {
+                    let when = match waits {
+                        Some(until) => format!(" after {until:.0}"),
+                        None if maker.is_some() && !is_proved => " after a complete read of every directory".to_owned(),
+                        None => String::new(),
+                    };
+                    format!("it is removed{when}, within the limits")
+                }
                 _ if !is_binding => "delete it if nobody needs it, or remove the label".to_owned(),
                 _ => format!(
                     "if nobody needs it, run `kubectl delete {} {}{}`",
@@ -112,7 +116,7 @@ impl<'a> Strays<'a> {
             strays.said.push(Unknown { cluster: key.cluster.clone(), object: key.said(), what });
             if let Some(place) = owner {
                 strays.bindings.entry(place).or_default().push((key, found));
-            } else if let Some(maker) = maker.filter(|_| waits.is_none() && !ledger.sources.is_empty()) {
+            } else if let Some(maker) = maker.filter(|_| waits.is_none() && is_proved) {
                 strays.ownerless.entry(maker).or_default().push((key, found));
             }
         }

@@ -36,6 +36,7 @@ pub fn policy() -> Policy {
     let classes = [tool(), admin(), student()];
     Policy {
         contact: None,
+        sources: BTreeSet::from([super::SOURCE.to_owned()]),
         site: "example".to_owned(),
         classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
         networks: BTreeMap::from([

@@ -59,6 +59,9 @@ impl World {
         self.ledger.apply_all(&learned.changes);
         self.uids += 1;
         self.ledger.apply_all(&[Change::LedgerId(format!("ledger-{}", self.uids)), Change::Learned(self.now)]);
+        // The directory answers again.
+        let now = self.now;
+        self.ledger.sources.values_mut().for_each(|state| state.complete_at = Some(now));
         is_noticed
     }
 

@@ -263,11 +263,12 @@ pub async fn read_on(runtime: &mut Runtime) -> Result<(), RuntimeError> {
 }
 
 /// Returns the answers of the directories; `None` if this cycle does not read them. A cycle reads them if its trigger
-/// asks for a read, or if an order waits for one.
+/// asks for a read, or if its order waits for one.
 async fn hear(runtime: &mut Runtime, trigger: Trigger) -> Result<Option<DirectorySnapshot>, RuntimeError> {
     let ledger = runtime.ledger.state();
     // Any other order is carried out first, and waits for no directory.
-    let waits = ledger.waits_for_a_read() && ledger.orders.iter().all(|order| order.what.is_of_reads());
+    let waits = trigger == Trigger::Order && ledger.waits_for_a_read();
+    let waits = waits && ledger.orders.iter().all(|order| order.what.is_of_reads());
     if !trigger.asks() && !waits {
         return Ok(None);
     }

@@ -21,6 +21,7 @@ use jiff::Timestamp;
 use sd_notify::NotifyState;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_cron_scheduler::{JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
@@ -73,6 +74,10 @@ pub fn now() -> Timestamp {
 /// After this time, a cycle begins no further grants and repairs; the next cycle makes them. Planning 10,000 accounts
 /// again takes less than a second, so a bootstrap loses little time.
 const SLICE: Duration = Duration::from_secs(30);
+
+/// How long a caller waits for the reads that carry out its orders. Most reads end before, even if one that is in
+/// progress must end first. A directory that hangs does not: then the caller learns which source the orders wait for.
+const READS_WAIT: Duration = Duration::from_mins(1);
 
 /// Runs the daemon until SIGTERM or SIGINT.
 ///
@@ -147,6 +152,8 @@ struct OrderWaiter {
     answer: OrderAnswer,
     /// The reads that carry out the orders.
     reads: ReadRequests,
+    /// When the caller is answered even if these reads have not ended.
+    until: Instant,
     reply: Reply<OrderAnswer>,
 }
 
@@ -204,6 +211,11 @@ impl Loop {
             Event::Day => self.runtime.ledger.tell_the_head(),
             Event::TryDisk => self.try_disk().await?,
             Event::Reload => self.reload().await?,
+            Event::LateReads => {
+                if let Some(report) = self.runtime.ledger.last_cycle().cloned() {
+                    self.answer_orders(&report).await;
+                }
+            }
             Event::ClockSetBack => {
                 tracing::warn!("the clock was set back; the schedule begins again");
                 self.reschedule().await?;
@@ -246,17 +258,14 @@ impl Loop {
                 // A refused password is tried again only once for each request, because repeated attempts with a wrong
                 // password would lock the account in the directory.
                 self.runtime.directories.forget_refusals();
-                let reads = self.runtime.directories.request(|_| true);
+                let reads = self.runtime.directories.request_all();
                 self.waiters.syncs.push((reads, reply));
                 self.due.insert(Trigger::Sync);
             }
             Request::SyncRest(reading, reply) => {
                 let reads = reading.into_iter().map(|(source, reading)| (source, reading.request)).collect();
                 self.waiters.rests.push((reads, reply));
-                // If a cycle that reads is due, it may still use an answer, and answers this request when it ends.
-                if !self.due.iter().any(|trigger| trigger.asks()) {
-                    self.answer_rests();
-                }
+                self.answer_rests();
             }
             Request::Own(Question::Show, uid, request, reply) => {
                 drop(reply.send(
@@ -291,7 +300,11 @@ impl Loop {
                 if answer.text.is_empty() {
                     drop(reply.send(Ok(answer)));
                 } else {
-                    self.waiters.orders.push(OrderWaiter { answer, reads, reply });
+                    let until = inbox::now() + READS_WAIT;
+                    if !reads.is_empty() {
+                        self.answer_at(until);
+                    }
+                    self.waiters.orders.push(OrderWaiter { answer, reads, until, reply });
                     self.due.insert(Trigger::Order);
                 }
             }
@@ -351,8 +364,8 @@ impl Loop {
         }
         if trigger.asks() && !is_sliced {
             self.answer_syncs(&report);
-            self.answer_rests();
         }
+        self.answer_rests();
         Ok(())
     }
 
@@ -363,8 +376,12 @@ impl Loop {
         }
     }
 
-    /// Answers the callers for whom another source has answered, with the report of the last cycle.
+    /// Answers the callers for whom another source has answered, with the report of the last cycle. If a cycle is due that
+    /// reads, it may still have to use an answer, and answers them afterwards.
     fn answer_rests(&mut self) {
+        if self.due.iter().any(|trigger| trigger.asks()) {
+            return;
+        }
         let Some(report) = self.runtime.ledger.last_cycle() else { return };
         for (reads, reply) in std::mem::take(&mut self.waiters.rests) {
             let outstanding = self.runtime.directories.outstanding(&reads);
@@ -377,12 +394,34 @@ impl Loop {
         }
     }
 
-    /// Answers the callers whose orders wait for no read.
+    /// Sends the event for callers whose reads have not ended by then.
+    fn answer_at(&self, until: Instant) {
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep_until(until).await;
+            // If the loop has ended, it needs no event.
+            let _ = sender.send(Event::LateReads).await;
+        });
+    }
+
+    /// Answers the callers whose orders wait for no read, and those who have waited for [`READS_WAIT`].
     async fn answer_orders(&mut self, report: &CycleReport) {
         let Runtime { ledger, settings, directories, .. } = &self.runtime;
-        let is_done = |waiter: &mut OrderWaiter| directories.outstanding(&waiter.reads).is_empty();
-        let answered: Vec<OrderWaiter> = self.waiters.reads.extract_if(.., is_done).collect();
-        for OrderWaiter { mut answer, reads: _, reply } in answered {
+        // An order may be carried out before all its sources have answered.
+        let outstanding = |reads: &ReadRequests| {
+            let mut outstanding = directories.outstanding(reads);
+            outstanding.retain(|source, _| ledger.state().waits_for(source));
+            outstanding
+        };
+        let now = inbox::now();
+        let is_over = |waiter: &mut OrderWaiter| waiter.until <= now || outstanding(&waiter.reads).is_empty();
+        let answered: Vec<OrderWaiter> = self.waiters.reads.extract_if(.., is_over).collect();
+        for OrderWaiter { mut answer, reads, until: _, reply } in answered {
+            let late = self
+                .runtime
+                .still_reading(outstanding(&reads))
+                .into_iter()
+                .map(|(source, reading)| RequestRefusal { exit_code: 1, text: format!("source {source}: {reading}") });
             let proofs = proof::of(ledger.state(), &settings.ledger(), &answer.revoked).await;
             let unread = proofs.as_ref().err().map(|error| {
                 let text = format!("the revocation is recorded, but its proof cannot be read: {}", chain(error));
@@ -391,6 +430,7 @@ impl Loop {
             answer.proofs = proofs.unwrap_or_default();
             let mut open = report::unfinished::after(report, &answer);
             open.extend(unread);
+            open.extend(late);
             open.extend(answer.proofs.iter().filter_map(RevocationProof::open));
             let _ = reply.send(Ok(OrderAnswer { open, report: Some(report.clone()), ..answer }));
         }
@@ -446,7 +486,7 @@ impl Waiters {
     /// Answers the callers that wait for orders: the orders are recorded, and the next cycle carries them out. Callers
     /// that wait for a cycle learn of the stop when their reply is dropped.
     fn tell_that_it_stops(&mut self) {
-        for OrderWaiter { answer, reads: _, reply } in self.orders.drain(..).chain(self.reads.drain(..)) {
+        for OrderWaiter { answer, reply, .. } in self.orders.drain(..).chain(self.reads.drain(..)) {
             let text = "the daemon is stopping; the next cycle carries out the order".to_owned();
             let _ = reply.send(Ok(OrderAnswer { open: vec![RequestRefusal { exit_code: 1, text }], ..answer }));
         }

@@ -67,7 +67,7 @@ impl Loop {
         for (_, reply) in waiters.syncs.drain(..).chain(waiters.rests.drain(..)) {
             let _ = reply.send(Err(refusal.clone()));
         }
-        for OrderWaiter { answer, reads: _, reply } in waiters.orders.drain(..).chain(waiters.reads.drain(..)) {
+        for OrderWaiter { answer, reply, .. } in waiters.orders.drain(..).chain(waiters.reads.drain(..)) {
             let text = "the ledger takes no writes; the order is carried out when it does again".to_owned();
             let _ = reply.send(Ok(OrderAnswer { open: vec![RequestRefusal { exit_code: 1, text }], ..answer }));
         }

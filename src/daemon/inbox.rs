@@ -56,6 +56,8 @@ pub(super) enum Event {
     Day,
     /// It is time to check whether the ledger takes writes again.
     TryDisk,
+    /// A caller has waited long enough for the reads that carry out its orders.
+    LateReads,
     /// SIGHUP.
     Reload,
     /// SIGTERM or SIGINT.
@@ -250,7 +252,7 @@ async fn at(deadline: Option<Instant>) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long a cycle takes is not a decision")]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }
 

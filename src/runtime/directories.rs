@@ -87,12 +87,25 @@ impl Directories {
         }
     }
 
-    /// Records that an administrator asks for the present state of the sources for which `is_asked` is true. If one of
-    /// them is being read, another read follows. Returns the number of the request for each source.
-    pub(crate) fn request(&self, is_asked: impl Fn(&str) -> bool) -> ReadRequests {
-        self.lookups.forget();
-        let asked = self.sources.iter().filter(|source| is_asked(&source.name));
-        asked.map(|source| (source.name.clone(), self.reads.request(&source.name))).collect()
+    /// Records that `bursar sync` asks for the present state of all sources. If one of them is being read, another read
+    /// follows. Returns the number of the request for each source.
+    pub(crate) fn request_all(&self) -> ReadRequests {
+        self.request(false, |_| true)
+    }
+
+    /// Like [`Self::request_all`], for the sources whose reads an order waits for. Reads that began before do not carry
+    /// the order out.
+    pub(crate) fn request_for_order(&self, is_asked: impl Fn(&str) -> bool) -> ReadRequests {
+        self.request(true, is_asked)
+    }
+
+    fn request(&self, is_order: bool, is_asked: impl Fn(&str) -> bool) -> ReadRequests {
+        let asked = self.sources.iter().map(|source| &source.name).filter(|source| is_asked(source));
+        let request = |source: &String| {
+            self.lookups.forget(source);
+            (source.clone(), self.reads.request(source, is_order))
+        };
+        asked.map(request).collect()
     }
 
     /// Returns those of `requests` that are not answered yet. A source that is no longer configured will not answer.
@@ -143,8 +156,8 @@ impl Directories {
     /// Reads the sources that the cycle asks. A slow source does not delay the others: another cycle takes its answer.
     /// If the returned future is dropped, the reads go on.
     pub(crate) async fn read(&self, trigger: Trigger, reader: Reader<'_>) -> DirectorySnapshot {
-        let (due, unasked) = self.due(trigger, reader);
         self.reads.keep(&self.sources, reader.policy);
+        let (due, unasked) = self.due(trigger, reader);
         let pass = self.pass(trigger);
         for source in due {
             let Some(asked) = self.sources.iter().find(|asked| asked.name == source.name) else { continue };
@@ -212,27 +225,27 @@ impl Directories {
     /// Returns the sources that a cycle asks, and the names of the others. `Trigger::Change` asks only sources that
     /// report their changes or have answered meanwhile. A scheduled cycle skips a source until its interval is over,
     /// and a cycle for a login skips a source that was read recently. A cycle for orders asks only the sources that an
-    /// order waits for. All other cycles ask all sources. Every cycle also asks a source that an order waits for, or
-    /// that has been asked for another read since its last read began.
+    /// order has requested. All other cycles ask all sources. Every cycle also asks a source whose next read was requested
+    /// during the last one. If that read does not carry the order out, the schedule repeats it: if every change did,
+    /// two slow sources would be read in turns without a pause.
     fn due(&self, trigger: Trigger, reader: Reader<'_>) -> (Vec<SourceConfig>, BTreeSet<String>) {
-        let is_awaited =
-            |source: &SourceConfig| reader.ledger.waits_for(&source.name) || self.reads.is_due(&source.name);
         let is_live = |source: &SourceConfig| self.cache.as_ref().is_some_and(|cache| cache.live(source).is_some());
         let is_due = |source: &&SourceConfig| match trigger {
-            _ if is_awaited(source) => true,
-            Trigger::Order => false,
+            _ if self.reads.is_due(&source.name) => true,
+            Trigger::Order | Trigger::Drift | Trigger::Pace => false,
             Trigger::Change => {
                 is_live(source) || self.reads.has_answered(&source.name) || self.lookups.has_news(&source.name)
             }
             Trigger::Schedule => {
                 let known = reader.ledger.sources.get(&source.name);
-                known.is_none_or(|read| read.is_due(source.interval(), reader.now))
+                reader.ledger.waits_for(&source.name)
+                    || known.is_none_or(|read| read.is_due(source.interval(), reader.now))
             }
             Trigger::Login => {
                 let known = reader.ledger.sources.get(&source.name);
                 known.is_none_or(|read| read.is_due_for_logins(reader.now))
             }
-            _ => true,
+            Trigger::FullRead | Trigger::Start | Trigger::Reload | Trigger::Sync => true,
         };
         let (due, others): (Vec<_>, Vec<_>) = self.sources.iter().partition(is_due);
         (

@@ -30,8 +30,6 @@ const DISAGREED: Duration = Duration::from_mins(5);
 pub(super) struct LookUps {
     sources: Arc<Mutex<BTreeMap<String, LookUp>>>,
     answered: Arc<Notify>,
-    /// Whether a cycle waits for answers.
-    attended: Arc<AtomicBool>,
 }
 
 /// The look-ups of one source.
@@ -44,6 +42,8 @@ struct LookUp {
     /// When the task began. The time also distinguishes the answers of this task from those of an abandoned task.
     began: Instant,
     answers: BTreeMap<DirectoryId, Looked>,
+    /// Whether a cycle waits for the answers. It does not if it has no complete read of the source.
+    attended: Arc<AtomicBool>,
 }
 
 struct Looked {
@@ -66,9 +66,11 @@ pub(super) struct LookUpRequest<'a> {
 }
 
 impl LookUps {
-    /// Drops all answers, because an administrator asks for the present state. Look-ups in progress go on.
-    pub(super) fn forget(&self) {
-        self.sources.lock().values_mut().for_each(|look_up| look_up.answers.clear());
+    /// Drops the answers of `source`, because an administrator asks for its present state. A look-up in progress goes on.
+    pub(super) fn forget(&self, source: &str) {
+        if let Some(look_up) = self.sources.lock().get_mut(source) {
+            look_up.answers.clear();
+        }
     }
 
     /// Whether there are answers about accounts of `source` that no read was judged by yet.
@@ -126,7 +128,7 @@ impl LookUps {
         of_source.asked = missing.iter().map(|due| due.id.clone()).collect();
         of_source.began = began;
         let (all, answered) = (Arc::clone(&self.sources), Arc::clone(&self.answered));
-        let (attended, changed) = (Arc::clone(&self.attended), Arc::clone(changed));
+        let (attended, changed) = (Arc::clone(&of_source.attended), Arc::clone(changed));
         let (source, pass, marks) = (source.clone(), pass.clone(), known.clone());
         let asking = async move {
             let mut proofs = look_up(&source, &pass, &marks, missing, server).await.unwrap_or_default();
@@ -147,7 +149,11 @@ impl LookUps {
 
     /// Waits until no look-up of `wanted` is in progress, or until the patience is over.
     async fn wait(&self, wanted: &BTreeMap<String, BTreeSet<DirectoryId>>, patience: Patience) {
-        let _attended = Attended::by(&self.attended);
+        let _attended: Vec<Attended> = {
+            let sources = self.sources.lock();
+            let asked = wanted.keys().filter_map(|source| sources.get(source));
+            asked.map(|look_up| Attended::by(&look_up.attended)).collect()
+        };
         loop {
             let first = {
                 let sources = self.sources.lock();
@@ -179,7 +185,8 @@ impl LookUps {
 
 impl LookUp {
     fn of(source: &SourceConfig, began: Instant) -> Self {
-        Self { source: source.clone(), asked: BTreeSet::new(), task: None, began, answers: BTreeMap::new() }
+        let (asked, answers, attended) = (BTreeSet::new(), BTreeMap::new(), Arc::default());
+        Self { source: source.clone(), asked, task: None, began, answers, attended }
     }
 
     fn is_running(&self) -> bool {
@@ -250,9 +257,34 @@ mod tests {
             let read = &read.reads[0];
             assert_eq!((read.unanswered.len(), read.proofs.as_ref().map(BTreeMap::len)), (2, Some(0)));
         }
-        look_ups.forget();
+        look_ups.forget("people");
         assert!(look_ups.sources.lock()["people"].is_running(), "the first look-up goes on");
         drop(connection);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_comes_while_a_cycle_waits_for_another_source_starts_a_cycle() {
+        let look_ups = LookUps::default();
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let sources = [people(silent.local_addr().expect("the socket has an address"))];
+        let changed = Arc::new(Notify::new());
+        let mut read = snapshot();
+        let asked =
+            LookUpRequest { changed: Arc::clone(&changed), ..question(&sources, &[due(1)], Patience::FromStart) };
+        look_ups.confirm(asked, &mut read).await;
+        let others = BTreeMap::from([("realm".to_owned(), BTreeSet::new())]);
+        let other = SourceConfig { name: "realm".to_owned(), ..sources[0].clone() };
+        let mut hangs = LookUp::of(&other, now());
+        hangs.asked.insert(due(2).id);
+        hangs.task = Some(AbortOnDropHandle::new(tokio::spawn(std::future::pending())));
+        look_ups.sources.lock().insert("realm".to_owned(), hangs);
+        // The server breaks the connection, which ends the look-up.
+        let (connection, _) = silent.accept().await.expect("the server is asked");
+        drop((connection, silent));
+        tokio::select! {
+            () = look_ups.wait(&others, Patience::Endless) => panic!("the other look-up hangs"),
+            told = timeout(Duration::from_secs(30), changed.notified()) => told.expect("a cycle is started"),
+        }
     }
 
     #[tokio::test]
@@ -284,7 +316,7 @@ mod tests {
         assert_eq!(confirmed(&[]).await, [], "a read shows the entry");
         assert_eq!(confirmed(&[due(1)]).await, [Verdict::Unknown]);
         answered(&gone);
-        look_ups.forget();
+        look_ups.forget("people");
         assert_eq!(confirmed(&[due(1)]).await, [Verdict::Unknown], "an administrator asks for the present state");
         // An answer that proves nothing is used once.
         let answer = Looked { at: now(), proof: Proof::default(), is_used: true };

@@ -12,7 +12,7 @@ pub mod realm;
 mod review;
 mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,6 @@ use self::realm::RealmTarget;
 use crate::contract::Sealer;
 use crate::control::api::{OrderAnswer, StillReading};
 use crate::identity::ClusterName;
-use crate::ledger::LedgerState;
 use crate::orders::request::OrderRequest;
 use crate::plan::Planner;
 use crate::settings::{Settings, SettingsErrors};
@@ -376,13 +375,23 @@ impl Runtime {
         actor: &str,
         requests: &[OrderRequest],
     ) -> Result<(OrderAnswer, ReadRequests), RuntimeError> {
-        let waiting = reads_ordered(self.ledger.state());
+        let before: BTreeSet<i64> = self.ledger.state().orders.iter().map(|order| order.id).collect();
         let answer = self.ledger.order(&self.settings.policy, actor, requests).await?;
         let ledger = self.ledger.state();
-        if reads_ordered(ledger) == waiting {
-            return Ok((answer, ReadRequests::new()));
-        }
-        Ok((answer, self.directories.request(|source| ledger.waits_for(source))))
+        let is_accepted = |source: &str| {
+            let mut accepted = requests.iter().filter_map(|request| match request {
+                OrderRequest::AcceptDirectory(wanted) => Some(&wanted.source),
+                _ => None,
+            });
+            accepted.any(|accepted| accepted == source)
+        };
+        // Earlier orders may wait for other sources, which must not delay this caller.
+        let is_decided_by = |source: &str| {
+            let mut new = ledger.orders.iter().filter(|order| !before.contains(&order.id));
+            new.any(|order| order.is_decided_by(source, ledger))
+        };
+        let reads = self.directories.request_for_order(|source| is_accepted(source) || is_decided_by(source));
+        Ok((answer, reads))
     }
 
     /// Returns the progress of the reads that `requests` wait for, by source.
@@ -395,12 +404,6 @@ impl Runtime {
         };
         requests.into_iter().map(of).collect()
     }
-}
-
-/// Returns the number of orders that only a read of the directories carries out.
-fn reads_ordered(ledger: &LedgerState) -> usize {
-    let orders = ledger.orders.iter().filter(|order| order.what.is_of_reads()).count();
-    orders + ledger.marks.values().filter(|mark| mark.accepted).count()
 }
 
 /// Reads the seal's key.

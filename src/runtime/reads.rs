@@ -30,11 +30,15 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) enum Patience {
     /// Until all have answered.
     Endless,
-    /// For [`PATIENCE`] after the first has answered.
+    /// For [`PATIENCE`] after the first has answered, and no longer than [`LONGEST`] after a read began.
     AfterAnswer,
-    /// For [`PATIENCE`], and no longer than [`Self::AfterAnswer`].
+    /// For [`PATIENCE`] after a read began, and no longer than [`Self::AfterAnswer`].
     FromStart,
 }
+
+/// How long a cycle waits for a read if no source has answered. Otherwise a single source that hangs would delay repairs
+/// in clusters, and the reads of other sources, until its deadline. Most reads are shorter, and then one cycle is enough.
+const LONGEST: Duration = Duration::from_secs(10);
 /// How often a waiting cycle checks whether a read ended without an answer.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
@@ -82,12 +86,14 @@ impl Drop for Counted {
     }
 }
 
-/// The reads of one source. Requests are those of administrators for the present state; they are counted.
+/// The reads of one source. Requests are those of administrators for the present state; they are numbered.
 #[derive(Default)]
 struct SourceReads {
     /// The read that is in progress, or whose answer is not taken yet.
     reading: Option<Reading>,
     requests: u64,
+    /// The last request of an order. An answer of an earlier read does not carry the order out.
+    ordered: u64,
     /// How many requests the last read knew when it began.
     begun: u64,
     /// The same for the last read whose answer was taken.
@@ -98,6 +104,7 @@ struct SourceReads {
 
 struct Reading {
     terms: Arc<Terms>,
+    began: Instant,
     whole: bool,
     task: AbortOnDropHandle<()>,
 }
@@ -138,7 +145,7 @@ struct FinishedReads {
     reads: Mutex<BTreeMap<String, FinishedRead>>,
     come: Notify,
     /// Whether a cycle waits for answers.
-    attended: AtomicBool,
+    attended: Arc<AtomicBool>,
 }
 
 /// What a read needs.
@@ -166,20 +173,27 @@ impl Reads {
         self.progress.clone()
     }
 
-    /// Drops reads and answers that were asked for under another configuration.
+    /// Drops reads and answers that were asked for under another configuration. Requests that they would have answered
+    /// are due again.
     pub(super) fn keep(&self, sources: &[SourceConfig], policy: &Policy) {
         for reads in self.sources.lock().values_mut() {
-            reads.reading = reads.reading.take().filter(|reading| reading.terms.are_in_force(sources, policy));
+            if reads.reading.take_if(|reading| !reading.terms.are_in_force(sources, policy)).is_some() {
+                reads.begun = reads.taken;
+            }
         }
         self.answers.reads.lock().retain(|_, answer| answer.terms.are_in_force(sources, policy));
     }
 
-    /// Records that an administrator asks for the present state of `source`. The next read to begin answers the
-    /// request. Returns the number of the request, for [`Self::is_outstanding`].
-    pub(super) fn request(&self, source: &str) -> u64 {
+    /// Records that an administrator asks for the present state of `source`. The next read to begin knows of it, and so
+    /// does [`Self::is_outstanding`], by the returned number of requests. If `is_order`, only that read may carry out an
+    /// order.
+    pub(super) fn request(&self, source: &str, is_order: bool) -> u64 {
         let mut sources = self.sources.lock();
         let reads = sources.entry(source.to_owned()).or_default();
         reads.requests += 1;
+        if is_order {
+            reads.ordered = reads.requests;
+        }
         reads.requests
     }
 
@@ -250,15 +264,20 @@ impl Reads {
             }
         };
         let task = AbortOnDropHandle::new(tokio::spawn(reading));
-        reads.reading = Some(Reading { terms, whole, task });
+        reads.reading = Some(Reading { terms, began: self::now(), whole, task });
     }
 
-    /// Waits until no read of `wanted` is in progress, or until `patience` is over. The time since the first answer also
-    /// counts if an order cut an earlier cycle short; otherwise frequent orders would keep the answer from being used.
+    /// Waits until no read of `wanted` is in progress, or until `patience` is over. The time since a read began and since
+    /// the first answer also counts if an earlier cycle waited; otherwise frequent orders would keep the answer from
+    /// being used, and each cycle would wait again for a source that hangs.
     pub(super) async fn wait(&self, wanted: &BTreeSet<String>, patience: Patience) {
         let _attended = Attended::by(&self.answers.attended);
-        let latest = (patience == Patience::FromStart).then(|| now() + PATIENCE);
-        while wanted.iter().any(|source| self.is_in_progress(source)) {
+        while let Some(began) = self.last_began(wanted) {
+            let latest = match patience {
+                Patience::Endless => None,
+                Patience::AfterAnswer => Some(began + LONGEST),
+                Patience::FromStart => Some(began + PATIENCE),
+            };
             let first = self.first_answer(wanted).filter(|_| patience != Patience::Endless);
             let over = first.map(|first| first + PATIENCE).into_iter().chain(latest).min();
             tokio::select! {
@@ -267,6 +286,13 @@ impl Reads {
                 () = sleep_until(over.unwrap_or_else(now)), if over.is_some() => return,
             }
         }
+    }
+
+    /// Returns when the last of the reads in progress began.
+    fn last_began(&self, wanted: &BTreeSet<String>) -> Option<Instant> {
+        let sources = self.sources.lock();
+        let running = sources.iter().filter(|(name, reads)| wanted.contains(*name) && self.is_running(name, reads));
+        running.filter_map(|(_, reads)| reads.reading.as_ref()).map(|reading| reading.began).max()
     }
 
     fn first_answer(&self, wanted: &BTreeSet<String>) -> Option<Instant> {
@@ -282,7 +308,7 @@ impl Reads {
     }
 
     /// Passes the answers to `confirm`, in the order of `sources`, with the names of the sources that have not answered
-    /// the last request of an administrator. Forgets the answers when `confirm` is done. If the cycle is cut short before
+    /// the last request of an order. Forgets the answers when `confirm` is done. If the cycle is cut short before
     /// that, the next cycle takes the answers.
     pub(super) async fn take<T>(
         &self,
@@ -297,7 +323,7 @@ impl Reads {
                 taken.insert(answer.read.source.clone(), (Arc::clone(&answer.terms), answer.requests));
             }
         }
-        let outdated = self.outdated(|source| taken.get(source).map(|(_, requests)| *requests));
+        let outdated = self.outdated(sources, |source| taken.get(source).map(|(_, requests)| *requests));
         let confirmed = confirm(answered, outdated).await;
         // While `confirm` ran, the next read may have answered.
         let is_taken = |name: &String, terms: &Arc<Terms>| {
@@ -312,12 +338,14 @@ impl Reads {
         confirmed
     }
 
-    /// Returns the sources that have not answered the last request. If the answer of a source is being taken, `taking`
-    /// returns how many requests its read knew.
-    fn outdated(&self, taking: impl Fn(&str) -> Option<u64>) -> BTreeSet<String> {
-        let sources = self.sources.lock();
-        let outdated = sources.iter().filter(|(name, reads)| taking(name).unwrap_or(reads.taken) < reads.requests);
-        outdated.map(|(name, _)| name.clone()).collect()
+    /// Returns those of `sources` that have not answered the last request of an order. `taking` returns how many requests
+    /// the read knew whose answer is being taken.
+    fn outdated(&self, sources: &[SourceConfig], taking: impl Fn(&str) -> Option<u64>) -> BTreeSet<String> {
+        let all = self.sources.lock();
+        let names = sources.iter().map(|source| &source.name);
+        let outdated = names
+            .filter(|name| all.get(*name).is_some_and(|reads| taking(name).unwrap_or(reads.taken) < reads.ordered));
+        outdated.cloned().collect()
     }
 
     /// Whether a read is in progress. It may have answered a moment before its task ends.
@@ -330,17 +358,17 @@ impl Reads {
     }
 }
 
-/// While this value exists, a cycle waits for answers.
-pub(super) struct Attended<'a>(&'a AtomicBool);
+/// A cycle waits for answers until this value is dropped.
+pub(super) struct Attended(Arc<AtomicBool>);
 
-impl<'a> Attended<'a> {
-    pub(super) fn by(attended: &'a AtomicBool) -> Self {
+impl Attended {
+    pub(super) fn by(attended: &Arc<AtomicBool>) -> Self {
         attended.store(true, Ordering::Relaxed);
-        Self(attended)
+        Self(Arc::clone(attended))
     }
 }
 
-impl Drop for Attended<'_> {
+impl Drop for Attended {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -392,6 +420,7 @@ pub(super) mod tests {
         let asked = people(silent.local_addr().expect("the socket has an address"));
         let (reads, sources) = (Reads::default(), [asked.clone()]);
         let before = policy();
+        let request = reads.request("people", false);
         reads.begin(question(&asked, Pass::Once, before.clone()));
         let answer = |policy: &Policy| {
             let read = SourceRead::complete("people", [AccountKind::User], Vec::new());
@@ -409,6 +438,7 @@ pub(super) mod tests {
         }
         reads.keep(&sources, &after);
         assert!(!reads.has_answered("people") && !reads.is_in_progress("people"));
+        assert!(reads.is_due("people") && reads.is_outstanding("people", request), "the request is not forgotten");
     }
 
     #[tokio::test]
@@ -484,7 +514,7 @@ pub(super) mod tests {
         let (reads, cache) = (Reads::default(), SyncCache::default());
         begin(&reads, &asked, Pass::Changes(cache.clone()));
         let first = terms(&reads);
-        let request = reads.request("people");
+        let request = reads.request("people", true);
         begin(&reads, &asked, Pass::Changes(cache.clone()));
         assert!(Arc::ptr_eq(&first, &terms(&reads)), "the first read goes on");
         assert!(reads.is_in_progress("people") && !reads.is_due("people") && reads.is_outstanding("people", request));
@@ -501,6 +531,29 @@ pub(super) mod tests {
         assert!(Arc::ptr_eq(&second, &terms(&reads)), "its answer is used before the source is read again");
         assert_eq!(taken(&reads, &asked).await, (vec![name], BTreeSet::new()));
         assert!(!reads.is_outstanding("people", request) && !reads.is_due("people"));
+        reads.request("people", false);
+        assert_eq!(taken(&reads, &asked).await, (Vec::new(), BTreeSet::new()), "`bursar sync` delays no order");
+        reads.request("people", true);
+        let other = SourceConfig { name: "realm".to_owned(), ..asked.clone() };
+        let outdated = taken(&reads, &other).await.1;
+        assert!(outdated.is_empty(), "a source that is no longer configured will not answer");
+    }
+
+    #[tokio::test]
+    async fn a_source_that_hangs_alone_delays_only_the_cycles_at_its_beginning() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let asked = people(silent.local_addr().expect("the socket has an address"));
+        let reads = Reads::default();
+        begin(&reads, &asked, Pass::Once);
+        let wanted = BTreeSet::from(["people".to_owned()]);
+        for (patience, longest) in [(Patience::FromStart, PATIENCE), (Patience::AfterAnswer, LONGEST)] {
+            if let Some(reading) = &mut reads.sources.lock().get_mut("people").expect("a read was begun").reading {
+                reading.began = now().checked_sub(longest).expect("the host has run for ten seconds");
+            }
+            let began = now();
+            reads.wait(&wanted, patience).await;
+            assert!(began.elapsed() < LOOK && reads.is_in_progress("people"), "{patience:?}");
+        }
     }
 
     #[tokio::test]

@@ -575,6 +575,9 @@ fn an_order_waits_only_for_the_sources_that_decide_it() {
     assert_eq!(story.ledger.orders.len(), 1);
     hears(&mut story, "people", std::slice::from_ref(&bar), &["guests", "realm"], &[]);
     assert_eq!(story.ledger.orders.len(), 1, "the new entry is adopted when its source is read");
+    // A read that began before the order shows the new entry, which may have been removed since.
+    hears(&mut story, "guests", std::slice::from_ref(&recreated), &["people", "realm"], &["guests"]);
+    assert_eq!((story.ledger.orders.len(), story.account("foo").source.as_str()), (1, "people"));
     hears(&mut story, "guests", std::slice::from_ref(&recreated), &["people", "realm"], &[]);
     assert_eq!((story.ledger.orders.len(), story.account("foo").source.as_str()), (0, "guests"));
     assert_eq!(waiting(&story), [false; 3]);
@@ -587,6 +590,28 @@ fn an_order_waits_only_for_the_sources_that_decide_it() {
     assert_eq!(story.ledger.orders.len(), 1, "the source of the entry has not answered");
     hears(&mut story, "people", &[tool("2", "bar", 52504), tool("8", "foo", 52503)], &["guests", "realm"], &[]);
     assert_eq!((story.ledger.orders.len(), story.events.last().map(String::as_str)), (0, Some("account not adopted")));
+}
+
+#[test]
+fn an_order_ends_although_two_slow_sources_never_answer_together() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
+    adopt(&mut story, "foo");
+    // No source shows this entry, so each of them may have it.
+    story.ledger.orders[0].object = Some("9".to_owned());
+    let turns = [("people", tool("2", "bar", 52504), "guests"), ("guests", tool("5", "baz", 52505), "people")];
+    let take_turns = |story: &mut Story| {
+        for (source, entry, other) in &turns {
+            story.now += MINUTE;
+            let reads = vec![SourceRead::complete(*source, story.kinds.clone(), vec![entry.clone()])];
+            let unasked = BTreeSet::from([(*other).to_owned()]);
+            story.pass(&DirectorySnapshot { reads, unasked, ..DirectorySnapshot::default() });
+        }
+    };
+    take_turns(&mut story);
+    assert_eq!(story.ledger.orders.len(), 1, "one of them may still show the entry");
+    story.now += 120 * MINUTE;
+    take_turns(&mut story);
+    assert_eq!((story.ledger.orders.len(), story.events.contains(&"account not adopted".to_owned())), (0, true));
 }
 
 #[test]

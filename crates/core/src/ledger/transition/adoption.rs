@@ -30,9 +30,9 @@ impl<'a> Memory<'a> {
 
     /// Returns the account that an order assigns to the new entry `entry`. The entry must have the account's name or
     /// belong to the same person. As long as the account's own entry exists, only an entry of the same person can get
-    /// the account.
+    /// the account. An answer from before the order may show an entry that was removed since.
     pub(super) fn adopted_by(&mut self, source: &str, entry: &Entry) -> Option<&'a Account> {
-        if self.ledger.orders.is_empty() {
+        if self.ledger.orders.is_empty() || self.snapshot.outdated.contains(source) {
             return None;
         }
         let same_person = self.adopted_by_person(entry);
@@ -139,18 +139,21 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Whether complete reads that began after the order have shown whether it can be carried out. Other sources are
-    /// not waited for. The source of the entry must be in this snapshot, because only its read carries the order out;
-    /// the source of the account may have answered before. While servers take turns, an order stays for twice
-    /// [`SETTLES`]: first until every server can have the entry, and then until all servers have shown it.
+    /// Whether complete reads that began after the order have shown whether it can be carried out. Other sources are not
+    /// waited for. The source of the entry must be in this snapshot, because only its read carries the order out; the
+    /// source of the account may have answered before. While servers take turns, an order stays for twice [`SETTLES`]:
+    /// first until every server can have the entry, and then until all servers have shown it. If several slow sources may
+    /// have the entry, their answers are never in one snapshot. After four times [`SETTLES`], all have answered often
+    /// enough.
     fn is_decided(&self, order: &Order) -> bool {
-        let is_old = self.now.duration_since(order.note.at) >= SETTLES * 2;
+        let age = self.now.duration_since(order.note.at);
+        let (is_old, is_overdue) = (age >= SETTLES * 2, age >= SETTLES * 4);
         let is_outdated = |source: &str| self.snapshot.outdated.contains(source);
         let mut asked = self.judged.iter().filter(|(source, _)| order.is_decided_by(source, self.ledger));
         let mut unasked = self.snapshot.unasked.iter().filter(|source| order.is_decided_by(source, self.ledger));
         let answered_before = |source: &String| {
             let complete_at = self.ledger.sources.get(source).and_then(|known| known.complete_at);
-            !order.is_carried_out_by(source, self.ledger)
+            (is_overdue || !order.is_carried_out_by(source, self.ledger))
                 && complete_at.is_some_and(|at| at >= order.note.at)
                 && self.was_complete(source)
                 && (is_old || self.moved(source).is_none())

@@ -98,7 +98,8 @@ async fn install(context: &Context, arguments: &ApproverInstall) -> Result<Exit,
     if let (Some(folder), Some(not_after)) = (&arguments.write, not_after) {
         let folder = folder.display();
         output::line(format!(
-            "written  {folder}: good until {not_after:.0}; nothing renews these files, `bursar doctor` warns 30 days before"
+            "written  {folder}: good until {not_after:.0}; nothing renews these files; `bursar doctor` warns 30 days \
+             before that"
         ));
         output::line(format!(
             "next, on another host with this folder: systemctl enable --now bursar-approver, or bursar-webhook approve --dir \

@@ -115,10 +115,10 @@ fn print(context: &Context, file: &str, applied: &Applied, secrets: u64) -> Resu
     }
     output::line(format!("{} objects made: {}", made.len(), made.join(", ")));
     for (object, why) in left {
-        output::line(format!("left: {object}: {why}"));
+        output::line(format!("left out: {object}: {why}"));
     }
     if secrets > 0 {
-        output::line(format!("left: {secrets} Secrets: --identity FILE decrypts them"));
+        output::line(format!("left out: {secrets} Secrets: --identity FILE decrypts them"));
     }
     for (object, why) in failed {
         output::line(output::clean(&format!("failed: {object}: {why}")));

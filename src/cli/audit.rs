@@ -54,10 +54,13 @@ fn text(audit: &Audit) -> String {
     let (open, of) = (found.len() - excepted, format!("{objects} objects of {namespaces} namespaces"));
     let excepted = if excepted > 0 { format!("; exceptions allow {excepted} more") } else { String::new() };
     lines.push(format!("{open} findings in {of}{excepted}; nothing was written"));
-    lines.extend(off.iter().map(|(class, rules)| format!("not judged: class {class}: {} (off)", rules.join(", "))));
-    lines.extend(not_judged.iter().map(|what| format!("not judged: {what}")));
+    lines.extend(off.iter().map(|(class, rules)| format!("not checked: class {class}: {} (off)", rules.join(", "))));
+    lines.extend(not_judged.iter().map(|what| format!("not checked: {what}")));
     lines.extend(unread.iter().map(|(kind, why)| {
-        format!("! not judged: {kind}: {}; give --admin-kubeconfig with the right to list it", clean(why))
+        format!(
+            "! not checked: {kind}: {}; use a kubeconfig with the right to list this kind: --admin-kubeconfig FILE",
+            clean(why)
+        )
     }));
     lines.join("\n")
 }
@@ -88,7 +91,7 @@ mod tests {
     use crate::rules::Mode;
 
     #[test]
-    fn the_audit_counts_findings_and_lists_what_was_not_judged() {
+    fn the_audit_counts_findings_and_lists_what_was_not_checked() {
         let broken = Broken { rule: "uid", mode: Mode::Warn, text: "as \u{1b}root".to_owned() };
         let found = BrokenRule {
             account: "tool:foo".to_owned(),

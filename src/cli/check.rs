@@ -148,7 +148,7 @@ fn warnings(policy: &Policy) -> Vec<String> {
     escalation.chain(volumes).chain(opened).chain(grace).chain(classes.filter_map(trap)).collect()
 }
 
-/// Warns about a class whose pods may go on for long after their end.
+/// Warns about a class whose pods may run for long after their deletion has begun.
 fn long_grace(class: &Class) -> Option<String> {
     let longest = class.admission.server.longest_grace;
     (longest > LONGEST_GRACE).then(|| {

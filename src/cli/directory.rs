@@ -162,9 +162,9 @@ fn compared((name, before, after): (&str, Option<&SourceRead>, Option<&SourceRea
     };
     let trouble = |which: &str, read: &SourceRead| {
         let why = read.completeness.trouble()?;
-        Some(format!("the read of source {name} {which} is incomplete, so missing entries may exist: {why}"))
+        Some(format!("the {which} read of source {name} is incomplete, so missing entries may exist: {why}"))
     };
-    let troubles = [trouble("before", before), trouble("after", after)].into_iter().flatten();
+    let troubles = [trouble("first", before), trouble("second", after)].into_iter().flatten();
     troubles.chain(differences(before, after).into_iter().map(|line| format!("{name}: {line}"))).collect()
 }
 

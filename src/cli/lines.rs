@@ -48,7 +48,7 @@ fn of_line<T>(line: &str, before: &[&str], meant: impl Fn(Command) -> Option<Res
         let said: Vec<&str> = said.filter(|line| !line.is_empty()).collect();
         said.join(" ").trim_start_matches("error: ").to_owned()
     })?;
-    meant(parsed.command).unwrap_or_else(|| Err(format!("it is not a line of `bursar {}`", before.join(" "))))
+    meant(parsed.command).unwrap_or_else(|| Err(format!("the line is not an order of `bursar {}`", before.join(" "))))
 }
 
 /// Splits a line at blanks. Text in double quotes is one word.

@@ -61,7 +61,7 @@ fn act(settings: &Settings) -> Result<(), Failure> {
         return become_bursar();
     }
     let text = format!(
-        "bursard does not answer at {}, and without it this needs root or user bursar; start it with \
+        "bursard does not answer at {}, and without bursard this command needs root or user bursar; start it with \
          `systemctl start bursard`",
         settings.control_socket.display()
     );

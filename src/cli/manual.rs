@@ -53,7 +53,7 @@ const EXAMPLES: &[(&str, &str)] = &[
         "the same until a day; bursar resume ends it earlier",
     ),
     ("bursar resume tool foo", "ends an ordered suspension"),
-    ("bursar hold tool foo --reason audit", "leaves the account as it is, except for security orders"),
+    ("bursar hold tool foo --reason audit", "keeps the account unchanged, except for bursar suspend and bursar revoke"),
     ("bursar release tool foo", "ends the hold"),
     ("bursar quota set tool foo limits.cpu=8 --ticket T123 --until 2027-01-01", "another amount until a day"),
     ("bursar quota unset tool foo limits.cpu", "the amount of the class again"),
@@ -70,13 +70,13 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("bursar adopt uid tool foo", "accepts the new uid that the directory has"),
     ("bursar adopt account tool foo", "another entry of the directory gets the account"),
     ("bursar adopt object rolebinding tool-foo/bursar-tenant", "takes over an object that somebody else made"),
-    ("bursar adopt import FILE", "does all adoptions that a file lists"),
+    ("bursar adopt import FILE", "carries out all adoptions that a file lists"),
     ("bursar directory accept people --reason \"server restored\"", "accepts the next read as it is"),
     ("bursar directory diff people --config new.toml", "exit code 0: no difference; 2: differences"),
     ("bursar directory imported", "accounts that seem to be imported again"),
     ("bursar ensure user alice --timeout 30s", "waits for a working kubeconfig, for login hooks"),
     ("bursar home show tool foo", "which entries of the kubeconfig belong to Bursar"),
-    ("bursar home restore tool foo", "gives back the user's part that Bursar replaced"),
+    ("bursar home restore tool foo", "restores the user's part of the file that Bursar replaced"),
     ("bursar webhook install --cluster prod", "installs the webhook in the cluster"),
     (
         "bursar webhook install --cluster prod --url https://10.0.0.5:9443 --write /etc/bursar-webhook",
@@ -126,9 +126,15 @@ const EXITS: &[(&str, &[(&str, &str)])] = &[
     ("doctor", &[("0", "no problem was found"), ("1", "each problem is printed with its remedy")]),
     ("directory-diff", &[("0", "no differences"), ("2", "there are differences")]),
     ("webhook-audit", &[("0", "nothing breaks a rule"), ("1", "there are findings, or kinds that were not checked")]),
-    ("webhook-selftest", &[("0", "each request had the right result"), ("1", "at least one had not")]),
-    ("webhook-install", &[("1", "the webhook does not answer, so nothing new is enforced")]),
-    ("revoke", &[("1", "not every API server has confirmed it yet; the next cycles go on with the revocation")]),
+    ("webhook-selftest", &[("0", "each request had the expected result"), ("1", "a request had another result")]),
+    ("webhook-install", &[("1", "the webhook does not answer")]),
+    (
+        "revoke",
+        &[(
+            "1",
+            "old credentials may still give access; the output says why, and the next cycles continue the revocation",
+        )],
+    ),
     ("uninstall", &[("75", "bursard runs")]),
 ];
 /// Pages that belong together, in addition to those of every page.
@@ -149,7 +155,7 @@ const FILES: [(&str, &str); 6] = [
     ("/etc/bursar/homed.env", "options of bursar-homed"),
     ("/run/bursar/control.sock", "the socket on which bursard answers"),
     ("/var/lib/bursar/ledger.db", "the ledger, SQLite"),
-    ("/var/lib/bursar/seal.key", "the key that seals namespaces; keep its backup apart from those of the ledger"),
+    ("/var/lib/bursar/seal.key", "the key that seals namespaces; store its backup separately from those of the ledger"),
     ("/var/lib/bursar/backups/", "nightly copies of the ledger"),
 ];
 
@@ -299,7 +305,7 @@ fn daemon() -> String {
          .B bursard\n[\\fB\\-\\-config\\fR FILE] [\\fB\\-\\-log\\-format\\fR plain|json]\n.SH DESCRIPTION\n\
          The daemon reads the directories, compares the desired state with the state of the clusters, and carries out the \
          changes that the limits allow. It runs as user bursar, without a capability;\n.B bursar\\-homed\nwrites in homes. \
-         Stopping it changes nothing in a cluster.\n.SH OPTIONS\n",
+         Stopping the daemon changes nothing in a cluster.\n.SH OPTIONS\n",
     );
     listed(&mut text, "--config FILE", "the configuration; also BURSAR_CONFIG");
     listed(&mut text, "--log-format plain|json", "the format of the log");
@@ -323,7 +329,7 @@ fn homed() -> io::Result<String> {
     clap_mangen::Man::new(command).section("8").render(&mut page)?;
     let mut text = String::from_utf8_lossy(&page).into_owned();
     text.push_str(".SH EXIT STATUS\n0 stopped, 1 failed, 64 usage, 78 wrong arguments in homed.env.\n.SH EXAMPLES\n");
-    listed(&mut text, "systemctl restart bursar-homed", "puts a change of /etc/bursar/homed.env in force");
+    listed(&mut text, "systemctl restart bursar-homed", "applies a change of /etc/bursar/homed.env");
     listed(&mut text, "journalctl -u bursar-homed", "shows its log");
     text.push_str(".SH FILES\n");
     listed(&mut text, "/etc/bursar/homed.env", "its arguments; only root can change them");
@@ -422,7 +428,7 @@ mod tests {
         let show = fs::read_to_string(folder.join("bursar-show.1")).expect("the page is readable");
         assert!(show.contains("\nno such account or archive\n") && !show.contains("changes pending"), "{show}");
         let selftest = fs::read_to_string(folder.join("bursar-webhook-selftest.1")).expect("the page is readable");
-        assert!(selftest.contains("at least one had not") && !selftest.contains("\nfailed\n"), "{selftest}");
+        assert!(selftest.contains("a request had another result") && !selftest.contains("\nfailed\n"), "{selftest}");
         let names: Vec<String> =
             pages.iter().map(|page| page.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect();
         let linked = RELATED.iter().flat_map(|(_, pages)| pages.iter()).copied();

@@ -84,8 +84,8 @@ fn print(text: &str) {
 /// The first error of a write to standard output.
 static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
 
-/// Returns an error if a part of the answer was not written, for example because a disk is full. It is no error if the
-/// reader closed the pipe (`| head`).
+/// Returns an error if a part of the answer was not written, for example because a disk is full. If the reader closed
+/// the pipe (`| head`), this is not an error.
 pub(super) fn written() -> Result<(), Failure> {
     match UNWRITTEN.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe) {
         None => Ok(()),

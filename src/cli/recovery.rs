@@ -22,7 +22,7 @@ use crate::runtime;
 use crate::store::restore::{RestoreError, Restored, Restoring, restore as put_back};
 use crate::store::{SEAL_KEY, backup};
 
-/// The next steps after the ledger got a new id.
+/// The next steps after the ledger has got a new id.
 const NEXT: &str =
     "the ledger has a new id; next: `bursar takeover` makes it the owner of the clusters, then start bursard";
 
@@ -88,7 +88,7 @@ pub(super) async fn rebuild(context: &Context, given: &[String]) -> Result<Exit,
     if let Some(file) = quotas {
         let file = file.display();
         let next = if importable {
-            format!("review {file} and, before bursard starts: bursar quota import {file}")
+            format!("review {file}; then, before bursard starts, run: bursar quota import {file}")
         } else {
             format!("no override can express the differences, which are in {file}")
         };
@@ -165,7 +165,7 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
 
 fn tell(doubts: &[String]) {
     if !doubts.is_empty() {
-        output::line("not known:");
+        output::line("unknown:");
         for doubt in doubts {
             output::line(format!("  {doubt}"));
         }
@@ -173,7 +173,7 @@ fn tell(doubts: &[String]) {
 }
 
 pub(super) fn may() -> Result<(), Failure> {
-    if may_act() { Ok(()) } else { Err(Failure::new(Exit::Forbidden, "this needs root or user bursar")) }
+    if may_act() { Ok(()) } else { Err(Failure::new(Exit::Forbidden, "this command needs root or user bursar")) }
 }
 
 /// Returns an empty list if the file with the key of the seals is lost. In that case no seal of a namespace can be

@@ -1,5 +1,5 @@
-//! `bursar sync`: runs a cycle now, in the daemon or, with `--once`, in this process. If a source of the daemon reads
-//! for long, the report of the first cycle is printed at once, and those of the cycles that take later answers follow.
+//! `bursar sync`: runs a cycle now, in the daemon or, with `--once`, in this process. If the read of a source takes
+//! long, the report of the first cycle is printed at once, and the reports of the cycles that use later answers follow.
 
 use std::convert::Infallible;
 use std::time::Duration;

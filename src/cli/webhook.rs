@@ -106,7 +106,8 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
         let (shown, wait) = (folder.display(), arguments.wait.as_secs());
         let waiting = format!(
             "written  {shown}; waiting {wait} s for {url} to answer a review\n\
-             start it now, unless it runs: systemctl enable --now bursar-webhook, or bursar-webhook --dir {shown}"
+             if the webhook does not run yet, start it now: systemctl enable --now bursar-webhook, or bursar-webhook \
+             --dir {shown}"
         );
         // With --json, standard output has only the JSON.
         if context.global.json {
@@ -188,7 +189,8 @@ fn print(context: &Context, installed: &Installed, folder: Option<&Path>) -> any
     if let Some(folder) = folder {
         let folder = folder.display();
         output::line(format!(
-            "in force {folder}: good until {not_after:.0}; nothing renews these files, `bursar doctor` warns 30 days before"
+            "in force {folder}: good until {not_after:.0}; nothing renews these files; `bursar doctor` warns 30 days \
+             before that"
         ));
     } else {
         output::line(format!("the certificate is good until {not_after:.0}; the daemon renews it"));
@@ -196,12 +198,14 @@ fn print(context: &Context, installed: &Installed, folder: Option<&Path>) -> any
     match client {
         ClientCertificate::NotAsked => {}
         ClientCertificate::Demanded if folder.is_some() => {
-            output::line("from now on it answers only the client certificate of client_ca and client_name");
+            output::line(
+                "from now on, the webhook answers only clients with the certificate of client_ca and client_name",
+            );
         }
         ClientCertificate::Demanded => {
             output::line(
-                "within two minutes, when the pods have received their files, it answers only the client certificate of \
-                 client_ca and client_name",
+                "within two minutes, when the pods have received their files, the webhook answers only clients with the \
+                 certificate of client_ca and client_name",
             );
         }
         ClientCertificate::NotSeen { why } => output::signed(format!(

@@ -173,7 +173,7 @@ fn block(answer: &Row) -> String {
         }
     };
     list("these people have access:", &with);
-    list("no access; these people belong to it:", &without);
+    list("these people belong to it, but have no access:", &without);
     if with.is_empty() && without.is_empty() {
         parts.push("no person belongs to it".to_owned());
     }

@@ -147,5 +147,5 @@ fn the_audit_judges_existing_objects_and_writes_nothing() {
     let daemon = world.state_dir().join("clusters/test.kubeconfig");
     let output = command(&world.config(), &daemon).output().expect("bursar is built");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("! not judged: "), "{said}");
+    assert!(output.status.code() == Some(1) && said.contains("! not checked: "), "{said}");
 }

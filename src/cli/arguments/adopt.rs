@@ -14,7 +14,7 @@ pub enum Adopt {
     /// Give the account's names, uid and volumes to another directory entry with the same name
     Account(AdoptAccount),
     /// Make an existing namespace a tenant's, even if its name does not follow the class's rule. The admission policy
-    /// also demands consent in the cluster: kubectl label namespace NAME bursar.dev/adopt=true
+    /// also requires this consent in the cluster: kubectl label namespace NAME bursar.dev/adopt=true
     Namespace(AdoptNamespace),
     /// Take over an object that has the name of a tenant's object, and change it to what Bursar expects
     Object(AdoptObject),

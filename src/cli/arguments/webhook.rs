@@ -45,8 +45,8 @@ pub struct WebhookInstall {
     /// because the installed webhook does not run or an approver is installed; read once and not kept
     #[arg(long, value_name = "FILE", requires = "write")]
     pub admin_kubeconfig: Option<PathBuf>,
-    /// How long to wait for its answer to a review: with --write before it is put in force, and through the API server
-    /// after that
+    /// How long to wait for the webhook to answer a review: directly, before it is put in force (with --write), and
+    /// through the API server, after that
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub wait: Duration,
     /// The image; default: [webhook] image of the configuration
@@ -71,8 +71,8 @@ pub struct WebhookUninstall {
 pub struct WebhookAudit {
     #[command(flatten)]
     pub cluster: WebhookCluster,
-    /// The administrator's kubeconfig; read once and not kept. Default: $KUBECONFIG, or ~/.kube/config; without all of
-    /// these, the daemon's own access, which cannot list all kinds
+    /// The administrator's kubeconfig; read once and not kept. Default: $KUBECONFIG, or ~/.kube/config. If there is no
+    /// such file, the daemon's own access is used, which cannot list all kinds
     #[arg(long, value_name = "FILE")]
     pub admin_kubeconfig: Option<PathBuf>,
 }

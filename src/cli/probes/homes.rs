@@ -37,7 +37,7 @@ pub(crate) async fn homes(settings: &Settings, named: &[PathBuf]) -> Vec<Finding
                     let kind = tables.kind(prefix);
                     format!("exists{kind}, but is empty; if the homes are on a file server, mount them here")
                 }
-                Ok(()) => format!("there{}", tables.kind(prefix)),
+                Ok(()) => format!("exists{}", tables.kind(prefix)),
                 Err((text, remedy)) => {
                     findings.push(Finding::bad(subject(prefix), text, remedy));
                     continue;

@@ -143,7 +143,7 @@ fn after_the_api_server_has_shown_a_certificate_every_client_needs_it() {
     site.configure(&keys(&folder, &authority, NAME));
     let installed = site.try_install();
     assert!(installed.status.success(), "{}{}", out(&installed), said(&installed));
-    assert!(out(&installed).contains("it answers only the client certificate"), "{}", out(&installed));
+    assert!(out(&installed).contains("the webhook answers only clients with the certificate"), "{}", out(&installed));
     wait_for("the webhook demands the certificate", DEADLINE, || review(&site, None).is_none().then_some(()));
     assert_eq!(early.review().expect("the webhook answers"), 403, "a connection from before is refused, too");
     let refused = |site: &Site| {

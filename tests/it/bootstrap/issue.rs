@@ -13,7 +13,7 @@ use bursar::bootstrap;
 use bursar::certificate::{Asked, CertificateError};
 use bursar::desired::{DesiredCredential, DesiredHome, Proof, Subject};
 use bursar::execute::authority::{VerifyError, verified};
-use bursar::execute::credential::{Delivering, deliver};
+use bursar::execute::credential::{Delivering, issue};
 use bursar::execute::endpoint_probe::Old;
 use bursar::execute::request::ApiServer;
 use bursar::execute::{ClusterEffects, Effects, Recorder, StepError};
@@ -101,8 +101,8 @@ impl World {
             }
         });
         let homes = &self.effects.homes;
-        let delivered = deliver(effects, homes, account, what, (Timestamp::now, &recorder), async {}).await;
-        delivered.map(|(changes, ())| changes)
+        let issued = issue(effects, homes, account, what, (Timestamp::now, &recorder)).await?;
+        issued.write(homes, Timestamp::now).await
     }
 
     fn credential(&self, tool: &str) -> DesiredCredential {

@@ -602,7 +602,7 @@ fn an_order_ends_although_two_slow_sources_never_answer_together() {
     let take_turns = |story: &mut Story| {
         for (source, entry, other) in &turns {
             story.now += MINUTE;
-            let reads = vec![SourceRead::complete(*source, story.kinds.clone(), vec![entry.clone()])];
+            let reads = vec![SourceRead::complete(source, story.kinds.clone(), vec![entry.clone()])];
             let unasked = BTreeSet::from([(*other).to_owned()]);
             story.pass(&DirectorySnapshot { reads, unasked, ..DirectorySnapshot::default() });
         }

@@ -97,10 +97,7 @@ pub(super) fn text(report: &CycleReport) -> String {
         format!("fails: {account} in {cluster}: {step}: {}", clean(reason))
     }));
     lines.extend(unfinished.iter().map(|one| clean(&one.to_string())));
-    lines.extend(refusals.iter().map(|refusal| {
-        let (limit, why, hash) = (&refusal.limit, clean(&refusal.why), &refusal.hash);
-        format!("refused by limit {limit}: {why}. To allow exactly these: bursar approve {hash}")
-    }));
+    lines.extend(refusals.iter().map(|refusal| clean(&refusal.why)));
     lines.extend(near.iter().map(ToString::to_string));
     lines.extend(pace.iter().map(ToString::to_string));
     lines.extend(revocations.iter().map(ToString::to_string));

@@ -152,7 +152,8 @@ fn endless_requests_of_people_delay_neither_orders_nor_marks() {
     let url = format!("ldap://{}", silent.local_addr().expect("a listener has an address"));
     let more = format!(
         "\n[[source]]\nname = \"slow\"\ntype = \"ldap\"\nurls = [{url:?}]\nallow_plaintext = true\ntimeout = \"20m\"\n\
-         [source.users]\nbase = \"ou=people,dc=slow\"\n"
+         [source.users]\nbase = \"ou=people,dc=slow\"\n\n[limits]\ndisable_per_cycle = {{ count = 2 }}\n\
+         disable_per_day = {{ count = 2 }}\n"
     );
     let mut world = World::with("askers", &more);
     world.person("askers-eve", EVE);
@@ -195,7 +196,9 @@ fn endless_requests_of_people_delay_neither_orders_nor_marks() {
     wait_for("sync has printed its first cycle", DEADLINE, || {
         fs::read_to_string(&printed).expect("the file exists").contains(still).then_some(())
     });
-    is_suspended("baz").expect("baz is suspended when the first cycle is printed");
+    let shown =
+        || (fs::read_to_string(&printed).expect("the file exists"), world.rows("SELECT name, state FROM tools"));
+    assert!(is_suspended("baz").is_some(), "baz is not suspended when the first cycle is printed: {:#?}", shown());
     assert!(sync.try_wait().expect("the process is a child").is_none(), "sync waits for the other directory");
     sync.kill().expect("the process still runs");
     sync.wait().expect("the process was killed");

@@ -121,13 +121,29 @@ fn makes(controller: &str, kind: &str) -> bool {
 /// Whether the controller's selector matches the object. A controller releases an object that it does not match.
 #[must_use]
 pub fn selects(controller: &Value, object: &Value) -> bool {
-    let selector = &controller["spec"]["selector"];
+    let (selector, labels) = (&controller["spec"]["selector"], &object["metadata"]["labels"]);
+    let Some(selector) = selector.as_object() else { return false };
+    let has = |(label, value): (&String, &Value)| labels[label] == *value;
     // The selector of a `ReplicationController` consists of the labels themselves.
-    let labels = selector.get("matchLabels").unwrap_or(selector).as_object();
-    labels.is_some_and(|labels| {
-        let mut wanted = labels.iter().filter(|(_, value)| value.is_string());
-        wanted.all(|(label, value)| object["metadata"]["labels"][label] == *value)
-    })
+    if selector.values().all(Value::is_string) {
+        return selector.iter().all(has);
+    }
+    let wanted = selector.get("matchLabels").and_then(Value::as_object);
+    let conditions = selector.get("matchExpressions").and_then(Value::as_array);
+    wanted.into_iter().flatten().all(has) && conditions.into_iter().flatten().all(|it| is_met(it, labels))
+}
+
+/// Whether labels meet one of a selector's `matchExpressions`. An unknown operator is not met.
+fn is_met(condition: &Value, labels: &Value) -> bool {
+    let label = condition["key"].as_str().map_or(&Value::Null, |key| &labels[key]);
+    let is_listed = || condition["values"].as_array().is_some_and(|values| values.contains(label));
+    match condition["operator"].as_str() {
+        Some("In") => is_listed(),
+        Some("NotIn") => !is_listed(),
+        Some("Exists") => label.is_string(),
+        Some("DoesNotExist") => !label.is_string(),
+        _ => false,
+    }
 }
 
 /// Stops what [`find`] found, each even if others fail. Returns the workloads that were replaced by another object
@@ -491,6 +507,24 @@ mod tests {
             "watched",
         ];
         assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn a_controller_selects_by_labels_and_by_expressions() {
+        let object = json!({"metadata": {"labels": {"app": "web"}}});
+        let by = |selector: Value| selects(&json!({"spec": {"selector": selector}}), &object);
+        let when = |key: &str, operator: &str, values: &[&str]| {
+            by(json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]}))
+        };
+        assert!(by(json!({"app": "web"})) && by(json!({"matchLabels": {"app": "web"}})));
+        assert!(!by(json!({"app": "db"})) && !by(json!({"matchLabels": {"app": "db"}})) && !by(Value::Null));
+        assert!(when("app", "In", &["db", "web"]) && !when("app", "In", &["db"]) && !when("tier", "In", &["db"]));
+        assert!(when("app", "NotIn", &["db"]) && !when("app", "NotIn", &["web"]) && when("tier", "NotIn", &["db"]));
+        assert!(when("app", "Exists", &[]) && !when("tier", "Exists", &[]));
+        assert!(when("tier", "DoesNotExist", &[]) && !when("app", "DoesNotExist", &[]));
+        assert!(!when("app", "Resembles", &["web"]));
+        let absent = json!([{"key": "app", "operator": "DoesNotExist"}]);
+        assert!(!by(json!({"matchLabels": {"app": "web"}, "matchExpressions": absent})));
     }
 
     #[test]

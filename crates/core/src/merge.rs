@@ -71,8 +71,9 @@ fn reject(reads: &mut [SourceRead], mut losers: Losers, reason: Option<&Rejectio
                         let group = read.nesting.add(Nested { members, parts: Vec::new() });
                         read.nesting.name(entry.id.clone(), group);
                     }
+                    let uid = entry.posix.as_ref().map(|posix| posix.uid);
                     let groups = entry.posix.map(|posix| posix.groups).unwrap_or_default();
-                    let held = Held { created: entry.created, groups, ssh_keys: entry.ssh_keys };
+                    let held = Held { created: entry.created, uid, groups, ssh_keys: entry.ssh_keys };
                     read.held.insert(entry.dn, held);
                 }
             }
@@ -400,6 +401,8 @@ mod tests {
         let reads = vec![read("first", vec![named]), read("second", vec![alice.clone()])];
         let snapshot = merge(reads, BTreeSet::new(), &policy(Vec::new()), &ledger(&[("second", &alice)]));
         assert_eq!(outcome(&snapshot).0, ["1"]);
+        let uid: Option<crate::identity::Uid> = 2002_i64.try_into().ok();
+        assert!(snapshot.reads[0].held.values().all(|held| held.uid == uid), "the uid of a loser is known");
     }
 
     #[test]

@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use crate::identity::{DirectoryId, Gid};
+use crate::identity::{DirectoryId, Gid, Uid};
 
 /// The known facts about a rejected entry.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Held {
     /// When the entry was created. The time decides which of two entries gets a name that both claim.
     pub created: Option<Timestamp>,
+    /// The uid of an entry that lost a conflict with another entry; `None` if it was rejected for another reason.
+    pub uid: Option<Uid>,
     /// The gids of the groups that name the entry. The entry's account keeps no other gids.
     pub groups: BTreeSet<Gid>,
     /// The SSH keys of a person. The entry's account keeps no other keys.

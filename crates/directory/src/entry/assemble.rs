@@ -161,7 +161,8 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
                 let groups = candidate.id.as_ref().and_then(|id| closed.gids.get(id)).cloned().unwrap_or_default();
                 let reading = reading_of(candidate.kind);
                 let created = reading.created(&candidate.raw);
-                let held = Held { created, groups, ssh_keys: reading.ssh_keys(candidate.kind, &candidate.raw) };
+                let ssh_keys = reading.ssh_keys(candidate.kind, &candidate.raw);
+                let held = Held { created, uid: None, groups, ssh_keys };
                 read.held.insert(rejected.dn.clone(), held);
                 read.rejected.push(*rejected);
             }

@@ -405,8 +405,25 @@ fn five_people_with_new_ids_raise_a_doubt() {
     for (entry, uid) in others.iter_mut().zip(30_000_i64..) {
         entry.posix.as_mut().expect("the uid is present").uid = uid.try_into().expect("the uid is valid");
     }
-    story.hears(read(others));
+    story.hears(read(others.clone()));
     assert_eq!(story.count(|account| account.absence.is_some()), 8);
+    // Entries of other people that only have the names hide no import, whichever of the two the merge rejects.
+    for entry in &mut others {
+        (entry.id, entry.dn) = (DirectoryId(format!("other-{}", entry.id)), format!("ou=b,{}", entry.dn));
+    }
+    for is_valid in [false, true] {
+        let mut story = Story::begin(people(8));
+        let (again, others) = (again(0, 8), others.clone());
+        let (valid, rejected) = if is_valid { (again, others) } else { (others, again) };
+        let mut read = read(valid);
+        for entry in &rejected {
+            let uid = entry.posix.as_ref().map(|posix| posix.uid);
+            read.held.insert(entry.dn.clone(), Held { uid, ..Held::default() });
+            read.rejected.push(RejectedEntry::of(SOURCE, entry, "its name is taken".to_owned()));
+        }
+        story.hears(read);
+        assert_eq!((doubted(&story), story.count(|account| account.absence.is_some())), (vec![8], 0), "{is_valid}");
+    }
 }
 
 fn proved(mut read: SourceRead, id: &str, places: &[(&str, EntryPlace)]) -> SourceRead {

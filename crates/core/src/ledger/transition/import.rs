@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use foldhash::HashSet;
 
 use super::Memory;
-use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, kubernetes_name};
+use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid, kubernetes_name};
 use crate::ledger::change::Change;
 use crate::ledger::doubt::{Doubt, DoubtKey, Question};
 use crate::ledger::{Account, Lifecycle, OrderKind};
-use crate::snapshot::{Entry, SourceRead};
+use crate::snapshot::SourceRead;
 
 /// If fewer accounts of a kind are missing, the entries were probably recreated one by one.
 const ENOUGH: usize = 5;
@@ -66,19 +66,26 @@ impl Memory<'_> {
         if missing.len() < least {
             return Imported::new();
         }
-        let strangers = read
-            .entries
-            .iter()
-            .filter(|entry| entry.kind == kind && !self.known.contains_key(&(read.source.as_str(), &entry.id)));
-        let strangers: BTreeMap<String, &Entry> =
-            strangers.map(|entry| (kubernetes_name(&entry.name), entry)).collect();
         let uid = |posix: &Option<PosixIdentity>| posix.as_ref().map(|posix| posix.uid);
+        let valid = read.entries.iter().filter(|entry| entry.kind == kind);
+        let valid = valid.map(|entry| (&entry.id, &entry.name, uid(&entry.posix)));
+        // If several entries have a name or uid, only one of them is valid, and it may be the wrong one.
+        let rejected = read.rejected.iter().filter(|entry| entry.kind == kind);
+        let rejected = rejected.filter_map(|entry| {
+            let uid = read.held.get(&entry.dn).and_then(|held| held.uid);
+            Some((entry.id.as_ref()?, entry.name.as_ref()?, uid))
+        });
+        let mut strangers: BTreeMap<String, Vec<(&DirectoryId, Option<Uid>)>> = BTreeMap::new();
+        let shown = valid.chain(rejected);
+        for (id, name, uid) in shown.filter(|(id, _, _)| !self.known.contains_key(&(read.source.as_str(), *id))) {
+            strangers.entry(kubernetes_name(name)).or_default().push((id, uid));
+        }
         let again = missing.iter().filter_map(|account| {
-            let entry = strangers.get(&account.kubernetes_name)?;
             // No directory has the uids of workspaces, so groups are compared by name only.
-            let same = kind == AccountKind::Group || uid(&entry.posix) == uid(&account.posix);
+            let same = |shown: Option<Uid>| kind == AccountKind::Group || shown == uid(&account.posix);
+            let (id, _) = strangers.get(&account.kubernetes_name)?.iter().find(|(_, uid)| same(*uid))?;
             let old = Old { account: account.id.clone(), id: account.directory_id.clone() };
-            same.then(|| (entry.id.clone(), old))
+            Some(((*id).clone(), old))
         });
         again.collect()
     }

@@ -429,6 +429,23 @@ pub fn ways_to_administrator(needs: &Needs, said: &Said) -> Vec<String> {
     ways
 }
 
+/// Returns a sentence about the classes with `impersonate`, whatever credentials they have; `None` if there is none.
+/// The directory decides who is in such a class.
+#[must_use]
+pub fn administrators_by_directory(policy: &Policy, cluster: &ClusterName) -> Option<String> {
+    let classes = policy.classes.values().filter(|class| class.clusters.contains(cluster));
+    let classes: Vec<String> = classes
+        .filter(|class| !class.impersonate.is_empty())
+        .map(|class| format!("class {} (impersonates {})", class.name, class.impersonate.join(", ")))
+        .collect();
+    (!classes.is_empty()).then(|| {
+        format!(
+            "by way of the directory, everybody in these classes is a cluster administrator: {}",
+            classes.join(", ")
+        )
+    })
+}
+
 /// Joins the result of [`ways_to_administrator`] into one sentence. `None` if there is no way.
 #[must_use]
 pub fn sentence(ways: &[String]) -> Option<String> {

@@ -14,7 +14,7 @@ use super::output::clean;
 use crate::control::client::ControlClient;
 use crate::errors::chain;
 use crate::ledger::LedgerState;
-use crate::settings::{Settings, SettingsErrors, control_socket};
+use crate::settings::{Settings, SettingsErrors, control_socket, ledger_despite_errors};
 use crate::store::{FILE, ReadStore, StoreError, Temporary, backup, must_exist};
 
 /// The first bytes of a SQLite file (sqlite.org/fileformat.html).
@@ -82,6 +82,18 @@ impl Context {
     /// Opens the ledger for reading, with the schema of this version.
     pub(super) async fn store(&self) -> Result<ReadStore, Failure> {
         Ok(self.store_as_it_is().await?.up_to_date().await?)
+    }
+
+    /// Like [`Self::store`], but also works while the configuration has errors. For a command that has given its order
+    /// to the daemon, and must not fail because of them.
+    pub(super) async fn store_despite_errors(&self) -> Result<ReadStore, Failure> {
+        match self.store().await {
+            Err(Failure { exit: Exit::Configuration, .. }) => {
+                become_bursar()?;
+                Ok(opened(&ledger_despite_errors(&self.global.config)).await?.up_to_date().await?)
+            }
+            other => other,
+        }
     }
 
     /// Opens the ledger for reading, with the schema that the file has.

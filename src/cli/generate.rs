@@ -10,21 +10,26 @@ use super::exit::{Exit, Failure};
 use super::{manual, names, output};
 
 pub(super) fn completions(context: &Context, shell: Shell) -> Result<Exit, Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut arguments::ungrouped(), "bursar", &mut script);
-    script.extend_from_slice(match shell {
-        Shell::Bash => names::BASH.as_bytes(),
-        Shell::Fish => names::FISH.as_bytes(),
-        Shell::Zsh => names::ZSH.as_bytes(),
-        _ => b"",
-    });
-    let script = String::from_utf8_lossy(&script);
+    let script = script(shell);
     if context.global.json {
         output::json(&json!({"shell": shell.to_string(), "script": script}))?;
     } else {
         output::verbatim(&script);
     }
     Ok(Exit::Done)
+}
+
+/// Returns the script of clap, and ours, which offers names.
+fn script(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut arguments::ungrouped(), "bursar", &mut script);
+    let script = String::from_utf8_lossy(&script).into_owned();
+    match shell {
+        Shell::Bash => script + names::BASH,
+        Shell::Fish => script + names::FISH,
+        Shell::Zsh => script.replace(names::END_OF_CLAPS_ZSH, "") + names::ZSH,
+        _ => script,
+    }
 }
 
 /// Prints the page of `bursar`, followed by the pages of the commands. With `--out`, each page is written to a file, so
@@ -60,6 +65,16 @@ mod tests {
     #[test]
     fn arguments_are_consistent() {
         arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn each_shell_offers_names_from_the_first_completion_on() {
+        for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
+            let script = script(shell);
+            assert!(script.contains("bursar names"), "{shell}");
+            assert!(!script.contains("compdef _bursar bursar"), "{shell}: clap's function would come first");
+        }
+        assert_eq!(script(Shell::Zsh).matches("$funcstack[1]").count(), 1);
     }
 
     #[test]

@@ -75,6 +75,16 @@ complete -c bursar -f -n "__bursar_before approve" -a "(bursar names refusal 2>/
 complete -c bursar -f -n "__bursar_before show apply; and __fish_seen_subcommand_from archive" -a "(bursar names archive 2>/dev/null)"
 "#;
 
+/// The end of clap's script for zsh, which [`ZSH`] replaces: otherwise, the first completion of a shell that loads the
+/// script from its folder would call clap's function and offer no names.
+pub(super) const END_OF_CLAPS_ZSH: &str = r#"
+if [ "$funcstack[1]" = "_bursar" ]; then
+    _bursar "$@"
+else
+    compdef _bursar bursar
+fi
+"#;
+
 /// The script for zsh. For everything but names, it calls the function that clap generates.
 pub(super) const ZSH: &str = r#"
 _bursar_with_names() {
@@ -94,6 +104,9 @@ _bursar_with_names() {
     _bursar "$@"
 }
 compdef _bursar_with_names bursar
+if [ "$funcstack[1]" = "_bursar" ]; then
+    _bursar_with_names "$@"
+fi
 "#;
 
 #[cfg(test)]

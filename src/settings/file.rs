@@ -196,15 +196,19 @@ fn shown(parts: &[String], tree: &Value) -> String {
     text
 }
 
-/// Returns `control.socket`, even if the file is not a valid configuration or has a TOML error elsewhere.
-pub(super) fn control_socket(path: &Path, environment: &BTreeMap<String, String>) -> Option<String> {
-    if let Some(socket) = environment.get("BURSAR_CONTROL__SOCKET") {
-        return Some(socket.clone());
+/// Returns the text of a key, given by its parts, even if the file is not a valid configuration, or has a TOML error or
+/// bytes that are not UTF-8 elsewhere.
+pub(super) fn text_of(path: &Path, environment: &BTreeMap<String, String>, key: &[&str]) -> Option<String> {
+    let variable = PREFIX.to_owned() + &key.join("__").to_ascii_uppercase();
+    if let Some(text) = environment.get(&variable) {
+        return Some(text.clone());
     }
-    let text = std::fs::read_to_string(path).ok()?;
-    let (table, _) = DeTable::parse_recoverable(&text);
-    let control = table.get_ref().get("control")?.get_ref().as_table()?;
-    control.get("socket")?.get_ref().as_str().map(str::to_owned)
+    let bytes = std::fs::read(path).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let (root, _) = DeTable::parse_recoverable(&text);
+    let (last, tables) = key.split_last()?;
+    let table = tables.iter().try_fold(root.get_ref(), |table, name| table.get(*name)?.get_ref().as_table())?;
+    table.get(*last)?.get_ref().as_str().map(str::to_owned)
 }
 
 /// Returns the parts of the key that a variable sets; `None` for variables of other programs, and for options.
@@ -242,20 +246,37 @@ mod tests {
     }
 
     #[test]
-    fn the_control_socket_is_found_in_a_wrong_file() {
+    fn socket_and_state_folder_are_found_in_a_wrong_file() {
         let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let path = folder.path().join("bursar.toml");
-        let found = |text: &str| {
+        let found = |text: &[u8], key: &[&str]| {
             std::fs::write(&path, text).expect("the folder is writable");
-            control_socket(&path, &BTreeMap::new())
+            text_of(&path, &BTreeMap::new(), key)
         };
-        let socket = Some("/run/x.sock".to_owned());
-        for wrong in ["", "sight = 1\n[lifecycl]\n", "site = \n", "[class\n", "site = \"a\n", "a = 1\na = 2\n"] {
-            assert_eq!(found(&format!("{wrong}[control]\nsocket = \"/run/x.sock\"\n")), socket, "{wrong}");
-            assert_eq!(found(&format!("[control]\nsocket = \"/run/x.sock\"\n{wrong}")), socket, "{wrong}");
+        let key = ["control", "socket"];
+        let (socket, state) = (Some("/run/x.sock".to_owned()), Some("/srv/bursar".to_owned()));
+        let control = b"[control]\nsocket = \"/run/x.sock\"\n".as_slice();
+        for wrong in [
+            b"".as_slice(),
+            b"sight = 1\n[lifecycl]\n",
+            b"site = \n",
+            b"[class\n",
+            b"site = \"a\n",
+            b"a = 1\na = 2\n",
+            // These are not UTF-8.
+            b"# caf\xe9\n",
+            b"site = \"caf\xe9\"\n",
+        ] {
+            let shown = String::from_utf8_lossy(wrong);
+            assert_eq!(found(&[wrong, control].concat(), &key), socket, "{shown}");
+            assert_eq!(found(&[control, wrong].concat(), &key), socket, "{shown}");
+            let text = [b"state_dir = \"/srv/bursar\"\n".as_slice(), wrong, control].concat();
+            assert_eq!(found(&text, &["state_dir"]), state, "{shown}");
         }
-        assert_eq!(found("site = \"a\"\n"), None);
+        assert_eq!(found(b"site = \"a\"\n", &key), None);
         let variable = BTreeMap::from([("BURSAR_CONTROL__SOCKET".to_owned(), "/run/x.sock".to_owned())]);
-        assert_eq!(control_socket(Path::new("/nonexistent"), &variable), socket);
+        assert_eq!(text_of(Path::new("/nonexistent"), &variable, &key), socket);
+        let variable = BTreeMap::from([("BURSAR_STATE_DIR".to_owned(), "/srv/bursar".to_owned())]);
+        assert_eq!(text_of(Path::new("/nonexistent"), &variable, &["state_dir"]), state);
     }
 }

@@ -42,6 +42,8 @@ use crate::policy::Policy;
 
 /// The default of `control.socket`.
 pub const CONTROL_SOCKET: &str = "/run/bursar/control.sock";
+/// The default of `state_dir`.
+const STATE_DIR: &str = "/var/lib/bursar";
 /// The default path of the configuration.
 pub const DEFAULT_PATH: &str = "/etc/bursar/bursar.toml";
 
@@ -49,8 +51,16 @@ pub const DEFAULT_PATH: &str = "/etc/bursar/bursar.toml";
 /// configuration is wrong or not readable, so that orders always reach the daemon.
 #[must_use]
 pub fn control_socket(path: &Path) -> PathBuf {
-    let told = file::control_socket(path, &environment()).and_then(|text| class::absolute(&text));
+    let told = file::text_of(path, &environment(), &["control", "socket"]).and_then(|text| class::absolute(&text));
     told.unwrap_or_else(|| PathBuf::from(CONTROL_SOCKET))
+}
+
+/// Returns the path of the ledger in the state folder that the file at `path` or the environment names, or in the
+/// default folder. Like [`control_socket`], this works even if the configuration is wrong.
+#[must_use]
+pub fn ledger_despite_errors(path: &Path) -> PathBuf {
+    let told = file::text_of(path, &environment(), &["state_dir"]).and_then(|text| class::absolute(&text));
+    told.unwrap_or_else(|| PathBuf::from(STATE_DIR)).join("ledger.db")
 }
 
 /// Returns the environment variables that are valid UTF-8.

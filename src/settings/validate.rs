@@ -52,7 +52,7 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
     root.only(&[&SECTIONS[..], &["control"]].concat());
     let site = root.required("site", "example");
     let state_dir = root.parsed("state_dir", absolute_path("\"/var/lib/bursar\""), absolute);
-    let state_dir = state_dir.unwrap_or_else(|| PathBuf::from("/var/lib/bursar"));
+    let state_dir = state_dir.unwrap_or_else(|| PathBuf::from(super::STATE_DIR));
     let homes = homes(&root.section("homes"));
     let (clusters, kubeconfigs) = cluster::clusters(root, folder, &state_dir);
     cluster::one_entry_each(root, &clusters);

@@ -75,6 +75,23 @@ fn roles_in_the_whole_cluster_by_certificates_can_lead_to_administrator() {
 }
 
 #[test]
+fn classes_that_impersonate_are_administrators_by_the_directory() {
+    let mut world = World::new();
+    assert_eq!(administrators_by_directory(&world.policy, &prod()), None);
+    let tool = world.policy.classes["tool"].clone();
+    let impersonate = vec!["bursar:cluster-admin".to_owned()];
+    // The credential does not matter: neither certificates nor OIDC decide who is in the class.
+    for credential in [tool.credential.clone(), None] {
+        let (name, impersonate) = ("admin".to_owned(), impersonate.clone());
+        let admin = Class { name, namespace: None, impersonate, credential, ..tool.clone() };
+        world.policy.classes.insert(admin.name.clone(), admin);
+        let said = administrators_by_directory(&world.policy, &prod()).expect("a class impersonates");
+        assert!(said.ends_with("cluster administrator: class admin (impersonates bursar:cluster-admin)"), "{said}");
+    }
+    assert_eq!(administrators_by_directory(&world.policy, &ClusterName("another".into())), None);
+}
+
+#[test]
 fn a_class_that_adopts_namespaces_can_lead_to_administrator() {
     let selector = crate::policy::Selector::parse("a=b").expect("the selector is valid");
     let adopting = Adopting {

@@ -73,6 +73,7 @@ async fn look(
             ));
         }
     }
+    findings.extend(confinement::administrators_by_directory(policy, cluster).map(|what| Finding::good(subject, what)));
     findings.extend(approver(settings, cluster, (&ledger.ledger_id, sealer.public_key()), (subject, &said)));
     if findings.iter().all(|finding| finding.remedy.is_none()) {
         let sentence = confinement::sentence(&ways).map(|sentence| format!("; {sentence}")).unwrap_or_default();

@@ -30,8 +30,8 @@ pub const REFUSED: &str = "old credentials refused";
 pub const BOUND_BY_OTHERS: &str = "old credentials bound by others";
 
 /// After this time, an execution whose slice is over stops between two steps of an account. Before this time, it
-/// finishes the account, so that changes that arrive all the time do not keep an account unfinished in a cluster that
-/// answers quickly.
+/// finishes the account. Otherwise frequent directory changes could interrupt every execution, and no account would
+/// ever be finished, even in a fast cluster.
 const FINISHES: SignedDuration = SignedDuration::from_secs(1);
 
 /// The execution of one account in one cluster.
@@ -125,8 +125,9 @@ impl TenantExecution<'_> {
         (Report { done, failed: u64::from(!is_over), left: u64::from(is_over && left), ..counted }, None)
     }
 
-    /// Carries out the other steps that take access away: workloads, tokens and homes. Returns `errors` and all new
-    /// ones; if there are none, every step is done.
+    /// Carries out the other steps that take access away: workloads, tokens and homes. If the cluster is not connected
+    /// or does not answer, carries out only the steps in homes; the caller computes whether others are left. Returns
+    /// `errors` and all new ones.
     async fn narrow_steps(&self, mut errors: Vec<StepError>, done: &mut Done) -> Vec<StepError> {
         let Some(effects) = self.effects.clusters.get(self.cluster).filter(|effects| effects.watch.is_ready()) else {
             let homes: Vec<&Action> = self.narrowing.iter().copied().filter(|action| is_of_a_home(action)).collect();
@@ -146,7 +147,7 @@ impl TenantExecution<'_> {
         errors
     }
 
-    /// Whether a step failed because a home is missing that was a mount point itself. A home that was deleted for good
+    /// Whether a step failed because a home that was itself a mount point is missing. A home that was deleted for good
     /// looks the same, so the removal must not be repeated every minute for ever.
     fn is_of_a_missing_home(&self, error: &StepError) -> bool {
         let mut homes = self.narrowing.iter().filter_map(|action| match action {
@@ -209,8 +210,8 @@ impl TenantExecution<'_> {
     /// Whether the steps that have not begun are left to the next execution, although the account has begun. Otherwise
     /// an account in a cluster that answers slowly delays all other clusters until its last step ends.
     ///
-    /// An account is finished if somebody waits for it, or if it has a step that is not recorded, which would be repeated
-    /// each time.
+    /// Two kinds of accounts are never interrupted: urgent ones, and those with a step that the ledger does not record,
+    /// because the next execution would repeat it.
     fn is_late(&self) -> bool {
         let repeats = |action: &&Action| matches!(action, Action::ProveRevoked { .. } | Action::MakeDirectory { .. });
         !self.account.is_urgent()

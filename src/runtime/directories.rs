@@ -1,4 +1,5 @@
-//! Reads the directories: decides which of them a cycle asks and how much, and follows those that report their changes.
+//! Reads the directories: decides which directories a cycle reads, and whether it reads all entries or only changes.
+//! Also follows the directories that report their changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,7 +55,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Directories {
-    /// `steps` counts the pages of reads, to tell a read that hangs from a long one.
+    /// `steps` is incremented for each page that is read. It distinguishes a hung read from a slow one.
     pub(super) fn of(sources: Vec<SourceConfig>, steps: Arc<AtomicU64>) -> Self {
         Self {
             sources,
@@ -67,7 +68,8 @@ impl Directories {
         }
     }
 
-    /// Lets no cycle wait for a slow source, because a later cycle takes its answer.
+    /// Limits how long `Trigger::Sync` and `Trigger::Order` wait for a slow source, because a later cycle takes its
+    /// answer.
     pub(crate) fn expect_later_cycles(&mut self) {
         self.has_later_cycles = true;
     }
@@ -93,8 +95,8 @@ impl Directories {
         self.request(false, |_| true)
     }
 
-    /// Like [`Self::request_all`], for the sources whose reads an order waits for. Reads that began before do not carry
-    /// the order out.
+    /// Like [`Self::request_all`], for the sources whose reads an order waits for. The order is not carried out from
+    /// the answer of a read that began before the request.
     pub(crate) fn request_for_order(&self, is_asked: impl Fn(&str) -> bool) -> ReadRequests {
         self.request(true, is_asked)
     }
@@ -122,7 +124,8 @@ impl Directories {
         self.sources.iter().any(|source| self.reads.is_due(&source.name))
     }
 
-    /// Returns the sources without an answer in `snapshot` whose reads are in progress, as a request that nobody made.
+    /// Returns the sources that have no answer in `snapshot` and whose reads are in progress. The request numbers are
+    /// 0, because the result is not a request of an administrator.
     pub(crate) fn still_reading(&self, snapshot: &DirectorySnapshot) -> ReadRequests {
         let reading = snapshot.unasked.iter().filter(|source| self.reads.is_in_progress(source));
         reading.map(|source| (source.clone(), 0)).collect()
@@ -165,8 +168,9 @@ impl Directories {
             let (pass, known) = (pass.clone(), known(reader));
             self.reads.begin(ReadRequest { asked, source, pass, known, policy, now: reader.now, changed });
         }
-        // A login waits only briefly, because any user on the host can cause one. An order or a change may ask only one
-        // source. Then there is no first answer after which the wait could end.
+        // A login waits only briefly, because any user on the host can cause one. A cycle for an order or a change may
+        // ask only one source. If only one source is asked, `AfterAnswer` has no earlier answer to count from, so the
+        // wait counts from the start of the read.
         let patience = match trigger {
             Trigger::Sync | Trigger::Order if !self.has_later_cycles => Patience::Endless,
             Trigger::Login | Trigger::Order | Trigger::Change => Patience::FromStart,
@@ -189,7 +193,8 @@ impl Directories {
             self.lookups.confirm(question, &mut snapshot).await;
             snapshot
         };
-        // An answer may be older than the last change, if an order kept an earlier cycle from taking it.
+        // The answer that is taken now may be older than the last change, for example if an order interrupted an
+        // earlier cycle.
         let is_behind =
             |source: &SourceConfig| self.cache.as_ref().is_some_and(|cache| self.reads.is_behind(source, cache));
         if self.sources.iter().any(is_behind) {
@@ -213,7 +218,7 @@ impl Directories {
         preview(&self.sources, &self.pass(Trigger::Schedule), reader).await
     }
 
-    /// Returns how much a cycle asks its directories for.
+    /// Returns whether a cycle reads everything or only the changes.
     fn pass(&self, trigger: Trigger) -> Pass {
         match (&self.cache, trigger) {
             (None, _) => Pass::Once,
@@ -222,12 +227,15 @@ impl Directories {
         }
     }
 
-    /// Returns the sources that a cycle asks, and the names of the others. `Trigger::Change` asks only sources that
+    /// Returns the sources that a cycle asks, and the names of the others. Every cycle asks the sources for which a
+    /// read was requested. Cycles for orders, drift and pace ask no others. `Trigger::Change` also asks sources that
     /// report their changes or have answered meanwhile. A scheduled cycle skips a source until its interval is over,
-    /// and a cycle for a login skips a source that was read recently. A cycle for orders asks only the sources that an
-    /// order has requested. All other cycles ask all sources. Every cycle also asks a source whose next read was requested
-    /// during the last one. If that read does not carry the order out, the schedule repeats it: if every change did,
-    /// two slow sources would be read in turns without a pause.
+    /// unless an order waits for it. A cycle for a login skips a source that was read recently. All other cycles ask
+    /// all sources.
+    ///
+    /// If another read of a source was requested while a read was in progress, the next cycle of any kind after that
+    /// read begins it. If the order is still not carried out after the other read, the next scheduled cycle reads the
+    /// source again. If `Trigger::Change` did this, two slow sources would cause each other's reads without a pause.
     fn due(&self, trigger: Trigger, reader: Reader<'_>) -> (Vec<SourceConfig>, BTreeSet<String>) {
         let is_live = |source: &SourceConfig| self.cache.as_ref().is_some_and(|cache| cache.live(source).is_some());
         let is_due = |source: &&SourceConfig| match trigger {
@@ -265,7 +273,7 @@ async fn preview(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>) -> D
     snapshot
 }
 
-/// Returns how far the servers of each source were at their last read.
+/// Returns the server and the change marks of the last read, for each source.
 fn known(reader: Reader<'_>) -> Known {
     let now = reader.now;
     let last = |mark: &SourceMark| LastRead { server: mark.server.clone(), marks: Arc::new(mark.marks.clone()), now };

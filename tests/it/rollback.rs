@@ -67,7 +67,8 @@ fn last_generation(world: &World) -> u64 {
     world.rows("SELECT last_generation FROM ledger")[0]["last_generation"].as_u64().expect("a generation is a number")
 }
 
-/// Checks that the daemon refuses with a message that names `bursar takeover`, and writes nothing in the cluster.
+/// Checks that `bursar sync --once` ends with 78 and a message that names `bursar takeover`, and writes nothing in the
+/// cluster.
 fn check_nothing_is_written(world: &World) {
     let since = world.servers.cluster.audit_mark();
     let output = once(&world.config());
@@ -85,7 +86,7 @@ fn wrote_nothing(world: &World, since: u64) {
 }
 
 #[test]
-fn a_rolled_back_ledger_writes_nothing_until_takeover_learns_what_it_forgot() {
+fn the_daemon_refuses_a_rolled_back_ledger_until_takeover() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "behind", "");
     world.tool("foo", 66_001, &[]);
     world.person("carol", 66_002);
@@ -162,7 +163,7 @@ fn a_rolled_back_ledger_writes_nothing_until_takeover_learns_what_it_forgot() {
     });
 }
 
-/// The removal of the member is the only change since the snapshot that raised the mark.
+/// Since the snapshot, only the removal of the member has raised the mark.
 #[test]
 fn a_ledger_that_forgot_only_a_removed_member_is_noticed() {
     let servers = own_servers(&ControlPlaneOptions::default());
@@ -243,7 +244,7 @@ fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_accepted_later() {
     let output = once(&config);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
-    // From now on, the former ledger is the copy. A daemon that loses the mark stops.
+    // The lab copy now holds the mark, so the original ledger counts as the copy. A daemon that loses the mark stops.
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
     let other = json!({"data": {"holder": "another process"}}).to_string();
@@ -266,9 +267,9 @@ async fn keeper(world: &World, kubeconfig: &Path, instance: &str) -> Arc<MarkKee
     MarkKeeper::new(&client, owner, found, Reserved::default(), generations)
 }
 
-/// After an outage, the watch of the owner may rest for longer than a claim waits.
+/// After an outage, the backoff of the owner's watch can be longer than `CLAIM_WAITS`.
 #[test]
-fn an_owner_refuses_a_copy_and_notices_its_loss_also_while_its_watch_is_broken() {
+fn an_owner_with_a_broken_watch_still_refuses_copies_and_notices_a_lost_mark() {
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "unwatched", "");
     all_is_well(&world.cycle());
     world.stop();

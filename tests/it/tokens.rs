@@ -134,16 +134,16 @@ fn each_host_has_its_own_token_and_the_files_that_a_workload_needs() {
     let report = world.cycle();
     assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
 
-    // `certs who` finds the account in an audit event by the token's id.
+    // `certs who` finds the account by the token id that an audit event contains.
     let id = claims(&token(&folder(&world, "ce2", "foo")))["jti"].as_str().expect("an id is a string").to_owned();
     let mut bursar = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
     let who = bursar.arg("--config").arg(world.config()).args(["certs", "who", &format!("JTI={id}")]).output();
     let who = String::from_utf8(who.expect("bursar is installed").stdout).expect("the output is UTF-8");
     assert!(who.contains("tool:foo") && who.contains("ce2"), "{who}");
 
-    // Neither the ledger nor any other file of Bursar's contains a token.
+    // Neither the ledger nor any other file directly in the state folder contains the signature of this token.
     let secret = token(&folder(&world, "ce1", "foo"));
-    let middle = secret.split('.').nth(2).expect("a token has three parts").to_owned();
+    let signature = secret.split('.').nth(2).expect("a token has three parts").to_owned();
     world.stop();
     for entry in fs::read_dir(world.state_dir())
         .expect("the folder is readable")
@@ -151,7 +151,7 @@ fn each_host_has_its_own_token_and_the_files_that_a_workload_needs() {
     {
         if entry.is_file() {
             let content = fs::read(&entry).expect("the file is readable");
-            let found = content.windows(middle.len()).any(|part| part == middle.as_bytes());
+            let found = content.windows(signature.len()).any(|part| part == signature.as_bytes());
             assert!(!found, "{}", entry.display());
         }
     }
@@ -285,7 +285,8 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     good(&mut world);
     let left = fs::read_to_string(&config).expect("the removal leaves the file");
     assert!(written.contains("tokenFile") && !left.contains("tokenFile"), "{left}");
-    // The token is in the folder of the former file and of the new one, and the entries change too.
+    // The kubeconfig moves to another file in the same folder, and the server's address changes. The token stays in
+    // that folder.
     world.restart_homed(&["--kubeconfig", ".kube/config", "--kubeconfig", ".kube/other"]);
     for (from, to) in
         [(".kube/config\", create = true", ".kube/other\", create = true"), ("://localhost:", "://127.0.0.1:")]
@@ -296,7 +297,7 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     works(&world, &folder(&world, "ce1", "foo").join("other"));
     let left = fs::read_to_string(folder(&world, "ce1", "foo").join("config")).expect("the removal leaves the file");
     assert!(!left.contains("tokenFile"), "{left}");
-    // Restores the second host, which other tests in this cluster use.
+    // A removed host can be added again.
     world.configure("hosts = [\"ce1\"]", "hosts = [\"ce1\", \"ce2\"]");
     good(&mut world);
 }
@@ -387,7 +388,8 @@ fn the_daemon_and_tenants_cannot_request_other_tokens() {
     let tenant = folder(&world, "ce1", "foo").join("config");
     let said = asks(&tenant, &ours, &namespace, &bound);
     assert!(said.contains("is forbidden"), "{said}");
-    // The daemon may read only these Secrets, and Kubernetes fills none of them with a token.
+    // In the tenant's namespace, the daemon may read only the Secrets `bursar-host-*`, and it may not create them with
+    // type `kubernetes.io/service-account-token`.
     let other = world.kubectl_with(&daemon, &["get", "secrets", "-n", &namespace]);
     assert!(stderr(&other).contains("Forbidden"), "{}", stderr(&other));
     let filled = r#"{"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token", "metadata":

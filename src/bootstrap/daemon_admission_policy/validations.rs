@@ -265,9 +265,9 @@ fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinemen
     )
 }
 
-/// A volume without a claim, or with a storage class, could be bound by any waiting claim. CEL cannot see the claim's
-/// namespace, because a volume has none itself, so the claim's namespace is recognized by its name. With the policy
-/// `Recycle`, Kubernetes would delete all files below the volume's path as root.
+/// A volume without a claim, or with a storage class, could be bound by any waiting claim. A volume has no namespace,
+/// so `namespaceObject` is not available and the rule cannot check the label of the claim's namespace. It checks the
+/// name instead. With the policy `Recycle`, Kubernetes would delete all files below the volume's path as root.
 fn volumes(needs: &Needs) -> String {
     let place = "object.spec.?claimRef.?namespace.orValue('')";
     format!(
@@ -371,8 +371,8 @@ fn requests_message(needs: &Needs, confinement: &Confinement) -> String {
     )
 }
 
-/// The certificate of a webhook outside the cluster lasts a year, and its request has a fixed name. CEL cannot read
-/// the subject, so while the daemon approves, any subject can be requested under that name.
+/// The certificate of a webhook outside the cluster lasts a year, and its request has a fixed name. If no approver is
+/// installed, any subject can be requested under that name, because CEL cannot read the subject.
 fn requests(needs: &Needs, confinement: &Confinement) -> String {
     let longest = longest(needs);
     let limit = if confinement.approver {

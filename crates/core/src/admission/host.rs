@@ -74,7 +74,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Returns each host that a new or changed probe or hook makes the kubelet contact, with the path of its field.
+/// Returns each new or changed host that a probe or hook makes the kubelet contact, with the path of its action.
 fn asked<'a>(container: &Container<'a>) -> Result<Vec<(String, &'a str)>, Malformed> {
     let mut asked = Vec::new();
     for (place, how) in ASKED.iter().flat_map(|place| ["httpGet", "tcpSocket"].map(|how| (place, how))) {

@@ -36,9 +36,9 @@ impl IdRange {
     }
 }
 
-/// The number of further slices that SSSD reserves for a domain at once (`ldap_idmap_helper_table_size`). These slices
-/// avoid only the slices of domains that were registered before. Slices that are assigned later avoid the slices of all
-/// domains.
+/// The number of further slices that SSSD reserves for a domain at once (`ldap_idmap_helper_table_size`). The first 10
+/// further slices of a domain avoid the first slices of that domain and of the domains registered before it. All
+/// further slices after these avoid the first slices of every domain.
 const HELPERS: u32 = 10;
 /// The seed of SSSD's hash.
 const SEED: u32 = 0xdead_beef;
@@ -57,8 +57,8 @@ impl IdMap {
     /// Assigns slices. The default domain (`ldap_idmap_default_domain_sid`) gets slice 0. Each domain in `listed` gets
     /// the first free slice from its hash on. Each other domain in `seen` gets the slice of its hash.
     ///
-    /// If two domains have the same hash, the result of SSSD depends on which domain it saw first. Bursar does not
-    /// guess: the second domain gets no numbers until `listed` gives the order.
+    /// If the hash of a domain selects a slice that another domain has, the result of SSSD depends on which domain it
+    /// saw first. Bursar does not guess: the domain gets no numbers until `listed` gives the order.
     #[must_use]
     pub fn new(range: IdRange, default: Option<&Sid>, listed: &[Sid], seen: &BTreeSet<Sid>) -> Self {
         let mut map = Self { range, taken: Vec::new(), domains: BTreeMap::new() };

@@ -1,6 +1,6 @@
-//! Removes what would let somebody act in a suspended namespace without a credential that Bursar issued: Secrets that
-//! Kubernetes fills with tokens (without reading them), and the default service account, which makes the tokens of pods
-//! invalid. Then lists the changes in the namespace from the metadata alone.
+//! Removes access to a suspended namespace that does not use a credential from Bursar. Deletes Secrets of type
+//! `service-account-token` without reading them. Deletes the default service account; this invalidates the tokens of
+//! pods. Then lists the changes in the namespace from the metadata alone.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -44,9 +44,9 @@ impl TenantExecution<'_> {
             Ok(found) => {
                 let uid = found.object["metadata"]["uid"].as_str().unwrap_or_default();
                 match when_suspended(server, &path, Ask::Delete { uid }).await {
-                    // Somebody else deleted the service account, which made its tokens invalid. A recreated one has a
-                    // new uid.
                     Err(error) if error.code() != Some(404) && !error.is_other_uid() => return Err(failed(error)),
+                    // Not an error on 404 or another uid: the service account was already deleted or replaced, so its
+                    // old tokens are invalid.
                     _ => {}
                 }
             }
@@ -85,14 +85,15 @@ impl TenantExecution<'_> {
     }
 }
 
-/// Repeats the request until admission knows that the namespace is suspended.
+/// Repeats the request until admission knows that the namespace is suspended: only while the answer is 403 or 422, and
+/// at most as long as [`when_in_force`] waits.
 async fn when_suspended(server: &ApiServer, path: &str, ask: Ask<'_>) -> Result<ApiAnswer, RequestError> {
     let too_early = |error: &RequestError| matches!(error.code(), Some(403 | 422)) && !error.is_other_uid();
     when_in_force(too_early, || server.ask(path, ask)).await
 }
 
 /// Returns the objects that somebody other than Bursar changed or created since that time. A writer chooses its name in
-/// `managedFields` and may empty the field, so a new object is always listed.
+/// `managedFields` and may empty the field, so a new object is always listed, unless it is Bursar's own.
 fn touched(listed: &[Listed], since: Timestamp, ours: &HashSet<UuidText>) -> BTreeSet<Touched> {
     let of_object = |(kind, object): &Listed| {
         let metadata = &object["metadata"];

@@ -1,6 +1,7 @@
 //! Deletes a pod past its lifetime. Before that, stops the controllers that would recreate the pod, and deletes the
-//! other objects of its job. In this order, a daemon that is killed in between finds the pod again. The objects of the
-//! job are deleted by their label without being read, so the daemon needs no right to read Secrets.
+//! other objects of its job. The pod is deleted last, so that a daemon that was killed in between finds it after its
+//! restart. The objects of the job are deleted by their label without being read, so the daemon needs no right to read
+//! Secrets.
 //!
 //! All these objects are made by tenants, who can make a write fail (with an object as large as etcd allows, or more
 //! objects than can be deleted in time). The pod is deleted even if everything else fails.
@@ -19,10 +20,10 @@ use crate::ledger::LedgerState;
 /// The kinds of objects that may belong to a job.
 const COMPANIONS: [&str; 3] = ["Service", "ConfigMap", "Secret"];
 
-/// What was ended together with a pod.
+/// What was ended: the pod, and what belongs to it.
 #[derive(Debug, Default)]
 pub struct Reaped {
-    /// Deleted objects, as `kind/name`.
+    /// Deleted objects, as `kind/name`. Includes the pod itself.
     pub gone: Vec<String>,
     /// Controllers that were stopped, as `kind/name`.
     pub stopped: Vec<String>,
@@ -77,16 +78,16 @@ pub(super) fn key(server: &ApiServer, kind: &str, namespace: &NamespaceName, nam
     ObjectKey::new(&server.cluster, ObjectKind::of("v1", kind), Some(namespace.as_str()), name)
 }
 
-/// Returns the error of a small request. If it got no answer, the cluster is lost: no other request would get one
-/// either.
+/// Returns the error of a small request. If even a small request got no answer, the cluster counts as unreachable, and
+/// the error stops all further steps there.
 fn failed(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str, source: RequestError) -> StepError {
     let key = key(server, kind, namespace, name);
     if source.is_loss() { StepError::Workload { key, source } } else { StepError::Outlived { key, source } }
 }
 
-/// Tells the people of a pod when the pod ends: by an annotation, which also prevents a second warning, and by an
-/// event. If the pod's annotations leave no room for another one, the people caused that themselves, and get no
-/// warning.
+/// Warns the users of a pod in advance, with the time at which the pod will end. Writes an annotation, which also
+/// prevents a second warning, and an event. If the annotation is refused, for example because the pod's annotations
+/// leave no room for another one, there is no warning and no error; only 403 is an error.
 pub async fn warn(
     server: &ApiServer,
     namespace: &NamespaceName,
@@ -99,7 +100,8 @@ pub async fn warn(
     let change = json!({"metadata": {"uid": uid, "annotations": {ENDS_AT: until}}});
     match server.ask(&pods.path(Some(namespace.as_str()), Some(name)), Ask::Merge(&change)).await {
         Ok(_) => {}
-        // A missing right of the daemon (403) is not the people's choice.
+        // A tenant can cause other refusals than 403, even a 500, by a pod that is as large as etcd permits. An error
+        // would stop the account's further steps in the cluster. A later cycle tries again.
         Err(error) if error.code().is_some_and(|code| code != 403) => return Ok(()),
         Err(error) => return Err(failed(server, "Pod", namespace, name, error)),
     }

@@ -57,8 +57,8 @@ fn only(world: &World, around: &[&str], subject: &str, text: &str, remedy: &str)
 
 #[test]
 fn doctor_finds_nothing_on_a_healthy_site() {
-    // The test has its own servers, because its ledger does not know the objects of other tests, which have the same
-    // label.
+    // On shared servers, the doctor would report the labelled objects of other tests, because this ledger does not know
+    // them.
     let more = "[class.tool.admission]\nuid = \"off\"\nhost = \"off\"\nvolumes = \"off\"\nclaims = \"off\"\nlifetime = \"off\"\n";
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "healthy", more);
     world.tool("foo", 62_801, &[]);
@@ -157,7 +157,8 @@ fn an_export_that_is_not_mounted_is_found() {
     let script = "mount --bind \"$0\" /etc/fstab && mount --bind \"$1\" \"$1\" && shift && exec \"$@\"";
     assert_eq!(wrong(&world, &[&private[..], &[script, fstab, place]].concat()).0, []);
 
-    // The fstab has no line for this mount. If the mount is lost, an empty folder remains, or no folder.
+    // Next case: this host's own /etc/fstab does not list the export. The doctor can then see a lost mount only by an
+    // empty or missing folder.
     let away = world.folder.join("homes/data/away");
     fs::rename(&prefix, &away).expect("the parent folder is writable");
     fs::create_dir(&prefix).expect("the parent folder is writable");

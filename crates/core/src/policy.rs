@@ -245,7 +245,7 @@ impl Class {
         let uid = &self.admission.uid;
         match rule {
             ExceptedRule::Images if uid.mode != Mode::Off && !uid.strict_groups => {
-                Err("its class has strict_groups = false, and an image of others could add any group to its pods")
+                Err("its class has supplemental_groups = \"merge\", and others' images could add any group to its pods")
             }
             ExceptedRule::Volumes if self.workspace().is_some_and(|workspace| workspace.uid_range.is_some()) => {
                 Err("its class has uid_range, and a member's home could be mounted in its pods")

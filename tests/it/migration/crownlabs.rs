@@ -1,5 +1,5 @@
-//! docs/migration/crownlabs.md in a cluster as its tenant operator leaves it: with its kinds, owners and
-//! finalizers, and with Kubernetes' own garbage collector.
+//! Follows docs/migration/crownlabs.md in a cluster that has the kinds, owners and finalizers of CrownLabs' tenant
+//! operator. The cluster runs Kubernetes' garbage collector.
 
 use std::fs;
 use std::path::PathBuf;
@@ -126,7 +126,8 @@ fn crownlabs(world: &World) {
     world.servers.slapd.modify_ldif(&replace_ldif(&dn, "owner", &[&person_dn(&world.base, "jane")]));
 }
 
-/// Returns a kubeconfig with the identity that a token of Keycloak has. A certificate can carry the same identity.
+/// Returns a kubeconfig for the user and group that a Keycloak token would contain. The test uses a client certificate
+/// instead of Keycloak.
 fn login(world: &World, name: &str, role: &str) -> PathBuf {
     let identity = certificate(world, name, &format!("kubernetes:workspace-algebra:{role}"));
     let certificate = world.folder.join(format!("{name}.crt"));

@@ -19,20 +19,21 @@ pub struct Holder {
     pub account: AccountName,
     pub role: Role,
     /// The subject of bindings for the person's own credential, by cluster. A cluster is missing if the person has no
-    /// credential there.
+    /// credential there, and then the person gets no binding there.
     pub subjects: BTreeMap<ClusterName, Value>,
     /// The person's uid, which owns the files that the person creates.
     pub uid: Option<Uid>,
 }
 
-/// The people of a workspace. People who are suspended, or have no credential of their own, are left out.
+/// The people of a workspace. People without a credential of their own are included, but have no `subjects`. People who
+/// are already suspended and do not return are left out, and so are people whose creation or return is held.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Holders {
-    /// The people who remain if every removal is carried out.
+    /// Without people who are being suspended or who leave the group.
     pub(super) now: Vec<Holder>,
-    /// The people who remain if no suspension is carried out.
+    /// Like `now`, and with people whose suspension the guard may still refuse.
     pub(super) staying: Vec<Holder>,
-    /// The people who remain if no suspension and no removal from the group is carried out.
+    /// Like `staying`, and with people who leave the group.
     pub(super) before: Vec<Holder>,
     /// People whose own suspensions make `now` differ from the other lists.
     pub(super) rests_on: BTreeSet<AccountId>,

@@ -1,5 +1,5 @@
 //! Reads and changes a realm that is a target: its users, and the roles of one client with their holders. Decides
-//! nothing: each method makes one request, or reads one list.
+//! nothing: each method reads something, or makes one change.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +37,8 @@ struct Client {
 pub struct Administration {
     session: Session,
     client_id: String,
-    /// The internal id of the client that owns the roles. It is looked up once.
-    client: Option<String>,
+    /// The name and the internal id of the client that owns the roles. The id is looked up once.
+    client: Option<(String, String)>,
 }
 
 const MANAGE_USERS: &str = "manage-users";
@@ -158,13 +158,15 @@ impl Administration {
 
     /// Returns the internal id of a client.
     async fn client(&mut self, name: &str) -> Result<String, RealmError> {
-        if let Some(id) = &self.client {
+        if let Some((known, id)) = &self.client
+            && known == name
+        {
             return Ok(id.clone());
         }
         let found = self.session.get::<Vec<Client>>(&["clients"], &[("clientId", name)]).await;
         let found = self.lacks(VIEW_CLIENTS, found)?.into_iter().next();
         let id = found.ok_or_else(|| RealmError::NoClient(name.to_owned()))?.id;
-        self.client = Some(id.clone());
+        self.client = Some((name.to_owned(), id.clone()));
         Ok(id)
     }
 

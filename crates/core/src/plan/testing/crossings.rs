@@ -17,7 +17,7 @@ pub enum Meaning {
     Loses(String),
 }
 
-/// A state or an event. A state keeps the access that the tool had.
+/// A state or an event. The `meaning` of a state is always `Keeps`.
 #[derive(Clone)]
 pub struct Happening<Step> {
     pub name: String,
@@ -33,8 +33,8 @@ pub struct Matrix<Step> {
     pub events: Vec<Happening<Step>>,
     /// Combinations of a state and an event in which the effect may wait.
     pub waits: BTreeSet<(String, String)>,
-    /// Combinations of a state and an event that have another result than the event alone. The value is the only kind
-    /// of account with another result; `None` if both kinds have one.
+    /// Combinations of a state and an event that have another result than the event alone. The value is the kind of
+    /// account to which this applies; `None` for both kinds.
     pub differs: BTreeMap<(String, String), Option<AccountKind>>,
     /// Combinations of a state and an event after which the account stays suspended until an administrator resumes it.
     pub resumes: BTreeSet<(String, String)>,

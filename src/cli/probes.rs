@@ -210,8 +210,8 @@ fn ended(row: &serde_json::Map<String, serde_json::Value>) -> String {
 pub(super) fn egress(settings: &Settings) -> Vec<Finding> {
     let Egress { reached, unknown } = settings::egress(settings, Names::Resolved);
     let reached = reached.into_iter().map(|(class, what)| {
-        let remedy = "exclude it with except or ports in the class's [network.NAME]; a pod that reaches a file server can \
-                    read every home (/usr/share/doc/bursar/threat-model.md)";
+        let remedy = "exclude it with except or ports in the class's [network.NAME], or in the policy that is named; a pod \
+                    that reaches a file server can read every home (/usr/share/doc/bursar/threat-model.md)";
         Finding::bad(format!("class {class}, network"), format!("its pods reach {what}"), remedy)
     });
     let unknown = unknown.into_iter().map(|server| {

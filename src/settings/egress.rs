@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bursar_directory::ldap;
 use bursar_directory::source::{LdapConfig, ServerUrl, SourceKind};
 
-use super::Settings;
+use super::{Settings, site_policy};
 use crate::identity::ClusterName;
 use crate::policy::{Class, NetworkProfile, NfsVolume, Policy, Target};
 use crate::rules::AllowedVolume;
@@ -43,12 +43,15 @@ pub struct Egress {
     pub unknown: BTreeSet<String>,
 }
 
-/// Checks the rules of each class together, because they add up.
+/// Checks the rules of each class together, because they add up, also with the policies among its manifests.
 #[must_use]
 pub fn egress(settings: &Settings, names: Names) -> Egress {
     let policy = &settings.policy;
     // If no class reaches addresses outside the cluster, there is nothing to resolve.
-    let reaches_out = |class: &&Class| policy.networks.get(&class.network).is_some_and(NetworkProfile::reaches_out);
+    let reaches_out = |class: &&Class| {
+        policy.networks.get(&class.network).is_some_and(NetworkProfile::reaches_out)
+            || class.manifests.iter().any(site_policy::reaches_out)
+    };
     let classes: Vec<&Class> = with_pods(policy).filter(reaches_out).collect();
     let mut found = Egress::default();
     if classes.is_empty() {
@@ -58,7 +61,8 @@ pub fn egress(settings: &Settings, names: Names) -> Egress {
     for class in classes {
         let Some(profile) = policy.networks.get(&class.network) else { continue };
         for target in &targets {
-            if let Some(why) = profile.reaches(target) {
+            let by_manifest = || class.manifests.iter().find_map(|manifest| site_policy::reaches(manifest, target));
+            if let Some(why) = profile.reaches(target).or_else(by_manifest) {
                 found.reached.push((class.name.clone(), format!("{} ({why})", target.name)));
             } else if target.addresses.is_empty() && target.namespace.is_none() {
                 found.unknown.insert(target.name.clone());
@@ -75,7 +79,9 @@ pub fn servers_by_address(settings: &Settings, cluster: &ClusterName) -> Vec<(St
     let policy = &settings.policy;
     let reaches = |class: &&Class| {
         let profile = policy.networks.get(&class.network);
-        class.clusters.contains(cluster) && profile.is_some_and(NetworkProfile::reaches_other_namespaces)
+        class.clusters.contains(cluster)
+            && (profile.is_some_and(NetworkProfile::reaches_other_namespaces)
+                || class.manifests.iter().any(site_policy::reaches_other_namespaces))
     };
     let classes: Vec<&Class> = with_pods(policy).filter(reaches).collect();
     if classes.is_empty() {

@@ -18,6 +18,7 @@ mod realm;
 mod reaper;
 mod secret;
 mod server_rules;
+mod site_policy;
 mod source;
 mod table;
 mod uid_range;

@@ -1157,6 +1157,26 @@ fn egress_rules_of_a_class_are_checked_together() {
 }
 
 #[test]
+fn a_policy_among_the_manifests_adds_to_the_egress_rules_of_its_class() {
+    let folder = folder();
+    let manifests = folder.path().join("manifests/tool");
+    std::fs::create_dir_all(&manifests).expect("the temporary folder is writable");
+    let policy = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: nfs}\nspec:\n  podSelector: {}\n  \
+                  policyTypes: [Egress]\n  egress: [{to: [{ipBlock: {cidr: 198.51.100.0/24}}], ports: [{port: 2049}]}]\n";
+    std::fs::write(manifests.join("nfs.yaml"), policy).expect("the folder is writable");
+    let own = r#"{ to = "dns" }, { to = "own-namespace" }"#;
+    let settings = load_in(folder.path(), &with_egress(own, ""), &[]).expect("the settings are valid");
+    let what = "nfs.server 198.51.100.7 (NetworkPolicy nfs in its manifests: cidr 198.51.100.0/24 has 198.51.100.7)";
+    assert_eq!(super::egress(&settings, Names::AsWritten).reached, [("tool".to_owned(), what.to_owned())]);
+    let strict = with_egress(own, "[security]\nstrict_egress = true\n");
+    let errors = load_in(folder.path(), &strict, &[]).expect_err("the configuration must be refused").0;
+    assert_eq!(
+        errors,
+        [format!("bursar.toml: class.tool.network: reaches {what}; [security] strict_egress forbids it")]
+    );
+}
+
+#[test]
 fn strict_egress_refuses_what_check_warns_about() {
     let strict = "[security]\nstrict_egress = true\n";
     let errors =

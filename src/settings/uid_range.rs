@@ -124,8 +124,11 @@ fn homes(class: &Class) -> Vec<Homes<'_>> {
 impl Homes<'_> {
     /// Whether a volume at `path` may be one of these homes, or above or beneath one.
     fn is_at(&self, server: Option<&String>, path: &str) -> bool {
-        let is_same =
-            |one: &String, other: &String| one.eq_ignore_ascii_case(other) || one.contains('{') || other.contains('{');
+        let is_same = |one: &String, other: &String| {
+            // A dot at the end of a name changes nothing.
+            let [one, other] = [one, other].map(|name| name.trim_end_matches('.'));
+            one.eq_ignore_ascii_case(other) || one.contains('{') || other.contains('{')
+        };
         let same_server = match (self.server, server) {
             (Some(own), Some(other)) => is_same(own, other),
             (None, None) => true,
@@ -153,7 +156,7 @@ mod tests {
         {
             assert!(home.is_at(Some(&server), path), "{path}");
         }
-        assert!(home.is_at(Some(&"NFS.example.org".to_owned()), "/srv/home"));
+        assert!(home.is_at(Some(&"NFS.example.org.".to_owned()), "/srv/home"));
         for path in ["/srv/courses/{name}", "/srv/homes/{name}", "/public/dumps/"] {
             assert!(!home.is_at(Some(&server), path), "{path}");
         }

@@ -419,6 +419,8 @@ impl Place<'_> {
         };
         let kept = directory.read(&kept_name)?.ok_or_else(|| nothing(directory.path_of(&kept_name)))?;
         let wrong = |error: &KubeconfigError| unusable(directory.path_of(&kept_name), error);
+        // The copy is a file of the user's too, and may be large.
+        self.cpu.heed(kept.content.len())?;
         let kept = text(&kept).and_then(kubeconfig::without_our_users).map_err(|error| wrong(&error))?;
         let exchanged = exchange(
             &directory,

@@ -217,7 +217,7 @@ fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, dept
         let (path, name) = (entry.path(), entry.file_name());
         *left = left.saturating_sub(1);
         if *left == 0 || depth > MAX_SKELETON_DEPTH {
-            return Ok(());
+            break;
         }
         let found = entry.metadata().map_err(|error| unread(&path, &error))?;
         let mode = Mode::from_raw_mode(found.permissions().mode() & 0o777);

@@ -112,12 +112,21 @@ impl fmt::Display for Port {
     }
 }
 
+/// Length of the prefix that maps IPv4 addresses to IPv6 (`::ffff:0:0/96`).
+const MAPPED: u8 = 96;
+
 impl Range {
     /// Parses `ADDRESS/LENGTH`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (address, length) = text.split_once('/')?;
         let (address, length): (IpAddr, u8) = (address.parse().ok()?, length.parse().ok()?);
+        // Network plugins take `::ffff:192.0.2.0/120` for the range `192.0.2.0/24`.
+        let of_mapped = length.checked_sub(MAPPED).filter(|_| address.is_ipv6());
+        let (address, length) = match (address.to_canonical(), of_mapped) {
+            (four @ IpAddr::V4(_), Some(length)) => (four, length),
+            _ => (address, length),
+        };
         (length <= bits(address)).then_some(Self { address, length })
     }
 
@@ -287,6 +296,8 @@ mod tests {
             range("10.0.0.0/8").covers(&range("10.1.0.0/16")) && !range("10.1.0.0/16").covers(&range("10.0.0.0/8"))
         );
         assert!(!range("0.0.0.0/0").covers(&range("::/0")));
+        assert_eq!(range("::ffff:192.0.2.0/120"), range("192.0.2.0/24"));
+        assert!(range("::ffff:0:0/96").covers(&range("0.0.0.0/0")) && has("::/0", "::ffff:192.0.2.7"));
     }
 
     #[test]

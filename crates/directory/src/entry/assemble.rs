@@ -162,8 +162,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
                 let reading = reading_of(candidate.kind);
                 let created = reading.created(&candidate.raw);
                 let ssh_keys = reading.ssh_keys(candidate.kind, &candidate.raw);
-                let held = Held { created, uid: None, groups, ssh_keys };
-                read.held.insert(rejected.dn.clone(), held);
+                read.held.insert(rejected.dn.clone(), Held { created, uid: None, groups, ssh_keys });
                 read.rejected.push(*rejected);
             }
         }

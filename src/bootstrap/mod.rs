@@ -40,7 +40,7 @@ pub use own::{OWN_LIFETIME, Renewal, ended, follow, own_certificate, renew};
 pub use owner::{OWNER_KEY, OwnerWatch, Ownership, Said, must_be_same, owner, owner_and_said, watch_owner};
 pub use rights::{missing, role_rules};
 pub use roles::{NAMESPACE, OWNER};
-pub use uninstall::{UninstallRequest, uninstall};
+pub use uninstall::{LeftBinding, UninstallRequest, Uninstalled, uninstall};
 
 use crate::observed::cluster::connect;
 

@@ -135,7 +135,16 @@ const EXITS: &[(&str, &[(&str, &str)])] = &[
             "old credentials may still give access; the output says why, and the next cycles continue the revocation",
         )],
     ),
-    ("uninstall", &[("75", "bursard runs")]),
+    (
+        "uninstall",
+        &[
+            (
+                "1",
+                "the removal failed, or bindings of others still name Bursar's users; each is printed with its remedy",
+            ),
+            ("75", "bursard runs"),
+        ],
+    ),
 ];
 /// Pages that belong together, in addition to those of every page.
 const RELATED: &[(&str, &[&str])] = &[

@@ -3,11 +3,12 @@
 //! Only content records are supported. A change record, a value in another file (`<`) or an invalid line makes the read
 //! partial; the problem names the file and the line. The entries before that line are used.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Metadata;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -34,7 +35,7 @@ pub enum LdifError {
     /// A folder without LDIF files is a wrong path, not an empty directory.
     #[error("{} contains no *.ldif file", path.display())]
     EmptyFolder { path: PathBuf },
-    /// Another program writes the file.
+    /// Another program writes, adds or removes the file.
     #[error("{} changed during the read; write a new file and rename it over the old one", path.display())]
     Written { path: PathBuf },
     /// A line that is not valid LDIF.
@@ -51,15 +52,24 @@ pub enum LdifError {
 pub async fn read(config: &LdifConfig, source: &SourceConfig, history: &ServerHistory) -> RawRead {
     let mut raw = RawRead::default();
     let mut entries = Vec::new();
+    let mut versions = Versions::new();
     for path in &config.paths {
         match files(path).await {
             Ok(files) => {
                 for file in files {
-                    read_file(&file, &mut entries, &mut raw.problems).await;
+                    if let Some(version) = read_file(&file, &mut entries, &mut raw.problems).await {
+                        versions.insert(file, version);
+                    }
                 }
             }
             Err(error) => raw.problems.push(chain(&error)),
         }
+    }
+    // An entry that moved to another file meanwhile may have been in neither file when it was read.
+    if raw.problems.is_empty()
+        && let Err(error) = unchanged(&config.paths, &versions).await
+    {
+        raw.problems.push(chain(&error));
     }
     raw.server = config.paths.first().map(|path| path.display().to_string());
     let mut seen = BTreeSet::new();
@@ -118,10 +128,47 @@ async fn files(path: &Path) -> Result<Vec<PathBuf>, LdifError> {
     if files.is_empty() { Err(LdifError::EmptyFolder { path: path.to_path_buf() }) } else { Ok(files) }
 }
 
-async fn read_file(file: &Path, entries: &mut Vec<RawEntry>, problems: &mut Vec<String>) {
+/// What shows that a file was written or replaced.
+#[derive(Debug, PartialEq)]
+struct Version {
+    length: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Version {
+    fn of(file: &Metadata) -> Self {
+        Self { length: file.len(), modified: file.modified().ok() }
+    }
+}
+
+/// The version of each file when it was read.
+type Versions = BTreeMap<PathBuf, Version>;
+
+/// Checks that the paths have the same files as at the read, each in the same version.
+async fn unchanged(paths: &[PathBuf], read: &Versions) -> Result<(), LdifError> {
+    let mut now = Versions::new();
+    for path in paths {
+        for file in files(path).await? {
+            let failed = |source| LdifError::Read { path: file.clone(), source };
+            let version = Version::of(&tokio::fs::metadata(&file).await.map_err(failed)?);
+            now.insert(file, version);
+        }
+    }
+    let mut every = read.keys().chain(now.keys());
+    match every.find(|file| read.get(*file) != now.get(*file)) {
+        Some(file) => Err(LdifError::Written { path: file.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// Appends the entries of a file to `entries`. Returns the file's version, or `None` if the file cannot be read.
+async fn read_file(file: &Path, entries: &mut Vec<RawEntry>, problems: &mut Vec<String>) -> Option<Version> {
     match settled(file).await {
-        Err(error) => problems.push(chain(&error)),
-        Ok(bytes) => {
+        Err(error) => {
+            problems.push(chain(&error));
+            None
+        }
+        Ok((bytes, version)) => {
             let whole = match bytes.iter().rposition(|byte| *byte == b'\n') {
                 Some(end) => &bytes[..=end],
                 None => &[],
@@ -139,6 +186,7 @@ async fn read_file(file: &Path, entries: &mut Vec<RawEntry>, problems: &mut Vec<
                     file.display()
                 ));
             }
+            Some(version)
         }
     }
 }
@@ -151,16 +199,16 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// cycle reads it.
 const TRIES: usize = 28;
 
-/// Returns the content of a file after its last write.
-async fn settled(file: &Path) -> Result<Vec<u8>, LdifError> {
+/// Returns the content and the version of a file after its last write.
+async fn settled(file: &Path) -> Result<(Vec<u8>, Version), LdifError> {
     let failed = |source| LdifError::Read { path: file.to_path_buf(), source };
     for _ in 0..TRIES {
         let before = tokio::fs::metadata(file).await.map_err(failed)?;
         if !is_young(&before) {
             let bytes = tokio::fs::read(file).await.map_err(failed)?;
-            let after = tokio::fs::metadata(file).await.map_err(failed)?;
-            if before.len() == after.len() && before.modified().ok() == after.modified().ok() {
-                return Ok(bytes);
+            let after = Version::of(&tokio::fs::metadata(file).await.map_err(failed)?);
+            if after == Version::of(&before) {
+                return Ok((bytes, after));
             }
         }
         tokio::time::sleep(PAUSE).await;
@@ -169,9 +217,9 @@ async fn settled(file: &Path) -> Result<Vec<u8>, LdifError> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the age of a file is not a decision about the directory")]
-fn is_young(file: &std::fs::Metadata) -> bool {
+fn is_young(file: &Metadata) -> bool {
     // If the time is in the future, the age is unknown. Waiting would take too long, so the file is read.
-    let age = file.modified().ok().and_then(|at| std::time::SystemTime::now().duration_since(at).ok());
+    let age = file.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
     age.is_some_and(|age| age < YOUNG)
 }
 
@@ -326,6 +374,35 @@ mod tests {
         };
         let ((entries, problems), ()) = tokio::join!(read_file_alone(&file), goes_on);
         assert_eq!((entries, problems), (2, Vec::new()));
+    }
+
+    #[tokio::test]
+    async fn a_folder_whose_files_change_during_the_read_is_incomplete() {
+        const MOVED: &str = "dn: cn=c,dc=x\ncn: c\n\n";
+        let changes: [(fn(&Path), bool); 4] = [
+            (|_| (), false),
+            (|folder| std::fs::write(folder.join("c.ldif"), MOVED).expect("the file can be written"), true),
+            (|folder| std::fs::write(folder.join("a.ldif"), MOVED).expect("the file can be written"), true),
+            (|folder| std::fs::remove_file(folder.join("a.ldif")).expect("the file can be removed"), true),
+        ];
+        for (change, is_noticed) in changes {
+            let folder = tempfile::tempdir().expect("a folder can be made");
+            // The second file is too young, so the first one is read before the change, and the second one after it.
+            for (name, text, age) in [("a.ldif", FIRST, YOUNG), ("b.ldif", SECOND, YOUNG / 2)] {
+                let file = folder.path().join(name);
+                std::fs::write(&file, text).expect("the file can be written");
+                let opened = std::fs::File::options().append(true).open(&file).expect("the file can be opened");
+                let written = opened.metadata().and_then(|file| file.modified()).expect("the file has a time");
+                opened.set_modified(written - age).expect("the file can be dated back");
+            }
+            let goes_on = async {
+                tokio::time::sleep(PAUSE * 4).await;
+                change(folder.path());
+            };
+            let ((_, problems), ()) = tokio::join!(read_file_alone(folder.path()), goes_on);
+            assert_eq!(problems.len(), usize::from(is_noticed), "{problems:?}");
+            assert!(problems.iter().all(|problem| problem.contains("changed during the read")), "{problems:?}");
+        }
     }
 
     #[tokio::test]

@@ -5,14 +5,14 @@ mod issue;
 mod own;
 mod site;
 
-use bursar::bootstrap::{AccessError, Did, InitRequest, UninstallRequest, dry_run, uninstall};
+use bursar::bootstrap::{AccessError, Did, InitRequest, UninstallRequest, Uninstalled, dry_run, uninstall};
 use bursar::ledger::LedgerState;
 use bursar::policy::daemon_group;
 use bursar::store::SEAL_KEY;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::json;
 
-use self::site::{LEDGER, Site, archive_binding, binding, namespace, ours, request};
+use self::site::{LEDGER, Site, archive_binding, binding, empty, namespace, ours, request};
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 const GROUP: &str = "bursar:tool:foo#1042";
@@ -62,19 +62,28 @@ fn a_dry_run_lists_what_init_makes_and_uninstall_removes_it() {
     made.sort();
     assert_eq!(planned, made);
 
-    let binding = binding(Some("tool-foo"), "bursar-tenant", "Group", GROUP);
-    site.must("apply", &binding);
+    site.must("apply", &binding(Some("tool-foo"), "bursar-tenant", "Group", GROUP));
+    // A binding without the label, and bindings of others. All but the last one name holders of Bursar's credentials.
+    site.cluster
+        .run(&["label", "rolebinding", "bursar-bursar-tenant", "-n", "tool-foo", "app.kubernetes.io/managed-by-"], "");
+    let bind = |what: &str, name: &str, more: &[&str]| {
+        site.cluster.run(&[&["create", what, name, "--clusterrole=view"], more].concat(), "");
+    };
+    bind("rolebinding", "readers", &["-n", "foreign", "--group", GROUP, "--user=somebody"]);
+    bind("clusterrolebinding", "robots", &["--serviceaccount=tool-foo:bursar-g7"]);
+    bind("rolebinding", "others", &["-n", "foreign", "--user=somebody"]);
+    let another = empty("another");
     let InitRequest { cluster, admin_kubeconfig, state_dir, .. } = site.request(&ledger, &kubeconfig);
-    let take = |ledger_id, admin_kubeconfig, dry_run| {
-        let request = UninstallRequest { cluster, ledger_id, state_dir, admin_kubeconfig, dry_run };
+    let take = |ledger, admin_kubeconfig, dry_run| {
+        let request = UninstallRequest { cluster, ledger, state_dir, admin_kubeconfig, dry_run };
         runtime.block_on(uninstall(request))
     };
     let remembered = state_dir.join("webhook").join(cluster.0.as_str()).join("installed.json");
     std::fs::create_dir_all(remembered.parent().expect("the path has a parent")).expect("the folder is writable");
     std::fs::write(&remembered, "{}").expect("the folder is writable");
-    let would = take(LEDGER, admin_kubeconfig, true).expect("the administrator may do this");
+    let would = take(&ledger, admin_kubeconfig, true).expect("the administrator may do this");
     site.can(&["auth", "whoami"]);
-    let error = take("another", admin_kubeconfig, false).expect_err("the cluster belongs to another ledger");
+    let error = take(&another, admin_kubeconfig, false).expect_err("the cluster belongs to another ledger");
     assert!(matches!(error, AccessError::OtherOwner { .. }), "{error}");
     let mut by_bursar = kube::config::Kubeconfig::read_from(admin_kubeconfig).expect("the kubeconfig is readable");
     for user in by_bursar.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
@@ -83,11 +92,21 @@ fn a_dry_run_lists_what_init_makes_and_uninstall_removes_it() {
     let by_bursar_file = state_dir.join("by-bursar.json");
     std::fs::write(&by_bursar_file, serde_json::to_vec(&by_bursar).expect("the value has a JSON form"))
         .expect("the folder is writable");
-    let error = take(LEDGER, &by_bursar_file, false).expect_err("this administrator's rights come from Bursar");
+    let error = take(&ledger, &by_bursar_file, false).expect_err("this administrator's rights come from Bursar");
     assert!(matches!(error, AccessError::OfBursar(_)), "{error}");
     assert!(remembered.exists());
-    let removed = take(LEDGER, admin_kubeconfig, false).expect("the administrator may do this");
-    assert_eq!(removed, would);
+    let done = take(&ledger, admin_kubeconfig, false).expect("the administrator may do this");
+    assert_eq!(done, would);
+    let Uninstalled { removed, left: of_others } = done;
+    assert!(removed.iter().any(|made| made.what == "RoleBinding tool-foo/bursar-bursar-tenant"), "{removed:?}");
+    let said: Vec<_> = of_others.iter().map(|left| (left.what.as_str(), left.remedy.as_str())).collect();
+    assert_eq!(
+        said,
+        [
+            ("RoleBinding foreign/readers", "kubectl delete rolebinding readers -n foreign"),
+            ("ClusterRoleBinding robots", "kubectl delete clusterrolebinding robots"),
+        ]
+    );
     assert!(removed.last().is_some_and(|made| made.what.starts_with("ClusterRoleBinding ")), "{removed:?}");
     assert!(!remembered.exists(), "without the file, another init does not restore the webhook");
     let left = |what: &str| {
@@ -98,10 +117,15 @@ fn a_dry_run_lists_what_init_makes_and_uninstall_removes_it() {
         assert_eq!(left(what).trim(), "", "{what}");
     }
     assert!(site.cluster.run(&["get", "namespace", "tool-foo", "-o", "name"], "").contains("tool-foo"));
-    take(LEDGER, admin_kubeconfig, false).expect("the administrator may do this");
+    for (_, remedy) in said {
+        site.cluster.run(&remedy.split(' ').skip(1).collect::<Vec<_>>(), "");
+    }
+    let again = take(&ledger, admin_kubeconfig, false).expect("the administrator may do this");
+    assert!(again.left.is_empty(), "{:?}", again.left);
+    assert!(site.cluster.run(&["get", "rolebinding", "others", "-n", "foreign", "-o", "name"], "").contains("others"));
     site.cluster.run(&["delete", "configmap", "bursar-owner", "-n", "bursar", "--ignore-not-found"], "");
     site.cluster.run(&["label", "namespaces", "--all", "app.kubernetes.io/managed-by-"], "");
-    let error = take(LEDGER, admin_kubeconfig, false).expect_err("the cluster has nothing of Bursar");
+    let error = take(&ledger, admin_kubeconfig, false).expect_err("the cluster has nothing of Bursar");
     assert!(matches!(error, AccessError::NothingOfBursar { .. }), "{error}");
 }
 

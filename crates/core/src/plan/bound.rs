@@ -1,5 +1,6 @@
 //! Finds the bindings that name the holder of an account's credentials, and the names by which foreign bindings may
-//! refer to the holder. A revocation proves that no such binding gives access to an older credential any more.
+//! refer to the holder. A revocation proves that no such binding gives access to an older credential any more, and an
+//! uninstallation removes or reports them all.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,8 @@ use crate::json_text::JsonText;
 use crate::kinds::{Detail, ManagedKind, ObjectKey};
 use crate::ledger::{Certificate, LedgerState};
 
+/// The prefix of the names of the groups in Bursar's certificates, and of the users and groups of its programs.
+pub const ISSUED: &str = "bursar:";
 /// The prefix of the user name of a service account.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
@@ -98,16 +101,35 @@ fn role(key: &ObjectKey) -> Option<&str> {
 /// Whether a subject of a foreign binding is one of `known_as`.
 #[must_use]
 pub fn names(subject: &Value, known_as: &[Holder]) -> bool {
+    holder(subject).is_some_and(|holder| known_as.contains(&holder))
+}
+
+/// Whether a subject is an account, a group or a service account for which Bursar issues credentials, or one of Bursar's
+/// own programs. All of them are known by their names, so this includes subjects of former ledgers. Users of an OIDC
+/// issuer are not included, because they exist without Bursar.
+#[must_use]
+pub fn is_issued(subject: &Value) -> bool {
+    match holder(subject) {
+        Some(Holder::User(name)) => match name.strip_prefix(SERVICE_ACCOUNT).and_then(|it| it.rsplit_once(':')) {
+            Some((_, account)) => of_service_account(account).is_some(),
+            None => name.starts_with(ISSUED) || name.parse::<AccountName>().is_ok(),
+        },
+        Some(Holder::Group(name)) => name.starts_with(ISSUED),
+        None => false,
+    }
+}
+
+/// Returns the identity that a subject names; `None` if its kind is unknown.
+fn holder(subject: &Value) -> Option<Holder> {
     let text = |key: &str| subject[key].as_str().unwrap_or_default();
-    let called = match text("kind") {
-        "User" => Holder::User(text("name").to_owned()),
-        "Group" => Holder::Group(text("name").to_owned()),
+    match text("kind") {
+        "User" => Some(Holder::User(text("name").to_owned())),
+        "Group" => Some(Holder::Group(text("name").to_owned())),
         kind if kind == ManagedKind::ServiceAccount.row().kind => {
-            Holder::User(format!("{SERVICE_ACCOUNT}{}:{}", text("namespace"), text("name")))
+            Some(Holder::User(format!("{SERVICE_ACCOUNT}{}:{}", text("namespace"), text("name"))))
         }
-        _ => return false,
-    };
-    known_as.contains(&called)
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -162,5 +184,28 @@ mod tests {
         assert!(named(json!({"kind": "ServiceAccount", "namespace": "tool-foo", "name": "bursar-g3"})));
         assert!(!named(json!({"kind": "Group", "name": "tool:foo"})));
         assert!(!named(json!({"kind": "ServiceAccount", "namespace": "tool-bar", "name": "bursar-g3"})));
+    }
+
+    #[test]
+    fn subjects_of_bursar_are_known_by_their_names() {
+        for (kind, name, expected) in [
+            ("User", "tool:foo", true),
+            ("User", "bursar:daemon", true),
+            ("User", "system:serviceaccount:tool-foo:bursar-g3", true),
+            ("Group", "bursar:tools", true),
+            ("Group", "bursar:tool:foo#1042", true),
+            ("Group", "bursar:daemon#11111111", true),
+            ("ServiceAccount", "bursar-g3", true),
+            ("User", "alice", false),
+            ("User", "oidc:alice", false),
+            ("User", "system:serviceaccount:tool-foo:default", false),
+            ("Group", "tool:foo", false),
+            ("Group", "system:masters", false),
+            ("ServiceAccount", "bursar-gate", false),
+            ("Robot", "bursar:tools", false),
+        ] {
+            let subject = json!({"kind": kind, "namespace": "tool-foo", "name": name});
+            assert_eq!(is_issued(&subject), expected, "{subject}");
+        }
     }
 }

@@ -282,7 +282,7 @@ mod tests {
         let all = world.policy.classes["student"].clone();
         let all = Class { name: "all".to_owned(), when: None, namespace: Some("{name}".to_owned()), ..all };
         world.policy.classes.insert("all".to_owned(), all);
-        assert!(!is_ownerless(&world, &key), "the binding is of the tool foo, not of a person named tool-foo");
+        assert!(!is_ownerless(&world, &key), "the binding belongs to the tool foo, and not to a person named tool-foo");
     }
 
     #[test]

@@ -35,12 +35,12 @@ fn workloads_return_exactly_although_bursar_is_killed_during_suspension_and_resu
     check_nothing_is_lost(&world, &before);
     world.killed_when(|world| workloads(world)["Deployment/web1"] == 0, |_| false);
     check_nothing_is_lost(&world, &before);
-    world.cycle();
+    let report = world.cycle();
     world.stop();
     let stopped = workloads(&world);
     assert!(stopped.values().all(|now| *now == 0 || now.is_null()), "{stopped:?}");
     check_nothing_is_lost(&world, &before);
-    assert!(!bare_pod_exists(&world));
+    assert!(!bare_pod_exists(&world), "{report:#?}");
 
     scale(&world, "web1", 7);
     let mut expected = before;

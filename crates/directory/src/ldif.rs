@@ -378,8 +378,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_folder_whose_files_change_during_the_read_is_incomplete() {
+        type Step = fn(&Path);
         const MOVED: &str = "dn: cn=c,dc=x\ncn: c\n\n";
-        let changes: [(fn(&Path), bool); 4] = [
+        let changes: [(Step, bool); 4] = [
             (|_| (), false),
             (|folder| std::fs::write(folder.join("c.ldif"), MOVED).expect("the file can be written"), true),
             (|folder| std::fs::write(folder.join("a.ldif"), MOVED).expect("the file can be written"), true),

@@ -1,4 +1,4 @@
-//! Follows docs/migration/crownlabs.md in a cluster that has the kinds, owners and finalizers of CrownLabs' tenant
+//! Follows docs/migration/crownlabs.md in a cluster that has the kinds, owners and finalizers of `CrownLabs`' tenant
 //! operator. The cluster runs Kubernetes' garbage collector.
 
 use std::fs;

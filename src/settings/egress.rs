@@ -88,11 +88,9 @@ pub fn servers_by_address(settings: &Settings, cluster: &ClusterName) -> Vec<(St
         return Vec::new();
     }
     let servers: Vec<Target> = servers(settings, Names::AsWritten, &own_addresses());
-    let by_class = classes.into_iter().map(|class| {
-        let of_class = servers.iter().map(|server| (class.name.clone(), server.clone()));
-        of_class.collect::<Vec<_>>()
-    });
-    by_class.flatten().collect()
+    let of_class =
+        |class: &Class| servers.iter().map(|server| (class.name.clone(), server.clone())).collect::<Vec<_>>();
+    classes.into_iter().flat_map(of_class).collect()
 }
 
 /// Returns the classes that have namespaces, in which pods run.

@@ -61,7 +61,11 @@ pub fn control_socket(path: &Path) -> PathBuf {
 #[must_use]
 pub fn ledger_despite_errors(path: &Path) -> PathBuf {
     let told = file::text_of(path, &environment(), &["state_dir"]).and_then(|text| class::absolute(&text));
-    told.unwrap_or_else(|| PathBuf::from(STATE_DIR)).join("ledger.db")
+    ledger_in(&told.unwrap_or_else(|| PathBuf::from(STATE_DIR)))
+}
+
+fn ledger_in(state_dir: &Path) -> PathBuf {
+    state_dir.join("ledger.db")
 }
 
 /// Returns the environment variables that are valid UTF-8.
@@ -361,7 +365,7 @@ impl Settings {
     /// Returns the path of the ledger.
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
-        self.state_dir.join("ledger.db")
+        ledger_in(&self.state_dir)
     }
 }
 

@@ -119,7 +119,12 @@ pub fn row(row: &impl Serialize) -> Value {
 
 /// Joins rows to JSON arrays, one for each statement.
 pub fn arrays(rows: &[Box<str>]) -> impl Iterator<Item = String> {
-    rows.chunks(ROWS_AT_A_TIME).map(|rows| format!("[{}]", rows.join(",")))
+    rows.chunks(ROWS_AT_A_TIME).map(array)
+}
+
+/// Joins rows to the JSON array of one statement.
+pub fn array(rows: &[Box<str>]) -> String {
+    format!("[{}]", rows.join(","))
 }
 
 fn quoted(columns: &[&str]) -> String {

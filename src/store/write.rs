@@ -7,7 +7,7 @@ use serde_json::json;
 use sqlx::{Connection as _, SqliteConnection};
 
 use super::batch::Batch;
-use super::table::{ROWS_AT_A_TIME, row};
+use super::table::{ROWS_AT_A_TIME, array, row};
 use super::{CycleEnd, CycleLock, Store, StoreError};
 use crate::ledger::chain;
 use crate::ledger::change::{Change, Event};
@@ -200,9 +200,9 @@ async fn write_events(
                 "reason": reason, "ticket": ticket, "plan": plan, "detail": detail.text(), "previous": previous,
                 "hash": hash,
             });
-            row.to_string()
+            row.to_string().into_boxed_str()
         });
-        let rows: Vec<String> = rows.collect();
+        let rows: Vec<Box<str>> = rows.collect();
         sqlx::query(
             "INSERT INTO event (id, at, actor, account, account_id, action, reason, ticket, plan, detail, previous,
                                 hash)
@@ -211,7 +211,7 @@ async fn write_events(
                     value ->> 'previous', value ->> 'hash'
              FROM json_each(?1)",
         )
-        .bind(format!("[{}]", rows.join(",")))
+        .bind(array(&rows))
         .execute(&mut *connection)
         .await?;
     }

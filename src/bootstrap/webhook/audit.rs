@@ -196,8 +196,7 @@ async fn tenants<'p>(
         };
         let class = labels.get(CLASS).cloned().unwrap_or_default();
         // The policies know a class that has no namespaces here only as a former class.
-        let present = request.policy.classes.get(&class);
-        let present = present.filter(|known| known.clusters.contains(request.cluster) && known.namespace.is_some());
+        let present = classes(request.policy, request.cluster).find(|known| known.name == class);
         let known = present.or_else(|| former.get(&class).copied());
         let admission = known.map(|class| &class.admission);
         let named = known.and_then(|class| class.namespace.as_deref()).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use crate::contract::exception::ExceptedRule;
 use crate::contract::{ContractError, Identity, SELFTEST};
-use crate::identity::PosixIdentity;
+use crate::identity::{PosixIdentity, name_in};
 use crate::rules::{ClassRules, Lifetimes};
 
 /// The result of looking up the tenant of a namespace.
@@ -109,12 +109,6 @@ impl<'a> Tenant<'a> {
         }
         name_in(self.rules.namespace.as_deref()?, namespace)
     }
-}
-
-/// Returns the part of a namespace's name that stands for `{name}` in the pattern of its class.
-pub(super) fn name_in<'n>(pattern: &str, namespace: &'n str) -> Option<&'n str> {
-    let (prefix, suffix) = pattern.split_once("{name}")?;
-    namespace.strip_prefix(prefix)?.strip_suffix(suffix).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

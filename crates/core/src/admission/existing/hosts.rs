@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::super::ingress::is_own;
-use super::super::tenant::name_in;
 use super::{JudgedKind, text};
+use crate::identity::name_in;
 use crate::rules::server::{HostField, Step};
 
 /// Returns the patterns of the hosts of one namespace. `patterns` are those of its class, and `named` is the class's

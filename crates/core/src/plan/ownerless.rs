@@ -5,6 +5,7 @@
 //! A binding does not name the ledger that made it. So a binding is removed only if a class of the configuration could
 //! have made it, and no directory may still have its account. All other bindings are only reported.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -34,12 +35,32 @@ pub(super) fn sized_as(class: &str) -> &str {
 
 /// Finds the class that could have made a binding.
 pub(super) struct Makers<'a> {
-    pub(super) policy: &'a Policy,
-    pub(super) ledger: &'a LedgerState,
-    pub(super) inventory: &'a Inventory,
+    policy: &'a Policy,
+    ledger: &'a LedgerState,
+    inventory: &'a Inventory,
+    /// See [`Self::named`].
+    by_name: OnceCell<BTreeMap<&'a str, Vec<&'a Account>>>,
 }
 
 impl<'a> Makers<'a> {
+    pub(super) const fn of(policy: &'a Policy, ledger: &'a LedgerState, inventory: &'a Inventory) -> Self {
+        Self { policy, ledger, inventory, by_name: OnceCell::new() }
+    }
+
+    /// Returns the accounts of the ledger with this name. The names are collected at the first question, because usually
+    /// no binding is unknown.
+    fn named(&self, name: &AccountName) -> Vec<&'a Account> {
+        let by_name = self.by_name.get_or_init(|| {
+            let mut by_name: BTreeMap<_, Vec<_>> = BTreeMap::new();
+            for account in self.ledger.accounts.values() {
+                by_name.entry(account.kubernetes_name.as_str()).or_default().push(account);
+            }
+            by_name
+        });
+        let same = by_name.get(name.name.as_str()).into_iter().flatten();
+        same.filter(|account| account.kind == name.kind).copied().collect()
+    }
+
     /// Returns the class that could have made the binding, and the account that its name stands for. Returns `None` if
     /// no class could have made it, or if an account of this name may have access ([`Self::may_have_access`]). The
     /// patterns of several classes may match, and then each of them names an account.
@@ -66,29 +87,28 @@ impl<'a> Makers<'a> {
     /// Whether an account of this name may have access in the cluster although this plan desires nothing there: it is
     /// held, a class takes it as soon as somebody asks for it, or the ledger has only an entry that was rejected.
     fn may_have_access(&self, name: &AccountName, cluster: &ClusterName) -> bool {
-        let Self { policy, ledger, .. } = *self;
+        let Self { policy, ledger, .. } = self;
         let is_taken = |account: &Account| {
             matches!(account.state, Lifecycle::New | Lifecycle::Active)
                 && account.absence.is_none()
                 && account.disabled.is_none()
                 && classes_if_asked(account, ledger, policy).iter().any(|class| class.clusters.contains(cluster))
         };
-        let is_named = |it: &&Account| it.kind == name.kind && it.kubernetes_name == name.name;
-        let mut accounts = ledger.accounts.values().filter(is_named).peekable();
-        if accounts.peek().is_none() {
+        let accounts = self.named(name);
+        if accounts.is_empty() {
             return ledger.rejected.iter().any(|entry| {
                 let entry_name = entry.name.as_deref().map(kubernetes_name);
                 entry.kind == name.kind && entry.disabled.is_none() && entry_name.as_ref() == Some(&name.name)
             });
         }
-        accounts.any(|account| ledger.holds.contains_key(&account.id) || is_taken(account))
+        accounts.iter().any(|account| ledger.holds.contains_key(&account.id) || is_taken(account))
     }
 
     /// Whether the ledger would know an account that a directory has: each source has answered completely since the
     /// ledger was learned, and none answers from a server that may be behind. A source that did not answer yet has no
     /// state, or the state of the backup.
     pub(super) fn all_have_answered(&self, learned_at: Option<Timestamp>, now: Timestamp) -> bool {
-        let Self { policy, ledger, .. } = *self;
+        let Self { policy, ledger, .. } = self;
         let has_answered = |source: &String| {
             let complete_at = ledger.sources.get(source).and_then(|state| state.complete_at);
             let moved = ledger.marks.get(source).and_then(|mark| mark.moved.as_ref());
@@ -227,8 +247,7 @@ mod tests {
     }
 
     fn is_ownerless(world: &World, key: &ObjectKey) -> bool {
-        let World { policy, ledger, inventory, .. } = world;
-        Makers { policy, ledger, inventory }.of_binding(key).is_some()
+        Makers::of(&world.policy, &world.ledger, &world.inventory).of_binding(key).is_some()
     }
 
     fn left(world: &World, strays: &[ObjectKey]) -> Vec<ObjectKey> {

@@ -84,7 +84,7 @@ impl<'a> Strays<'a> {
         let learned_at = ledger.learned_at.filter(|at| at.duration_since(now) <= GRACE);
         let waits = learned_at.and_then(|at| at.checked_add(GRACE).ok()).filter(|until| *until > now);
         strays.waits = waits.is_some();
-        let makers = Makers { policy, ledger, inventory };
+        let makers = Makers::of(policy, ledger, inventory);
         let is_proved = makers.all_have_answered(learned_at, now);
         for (key, found) in left {
             let is_binding = key.kind.stage() == Stage::Access;

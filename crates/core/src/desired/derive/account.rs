@@ -173,13 +173,22 @@ impl World<'_> {
         }
     }
 
-    /// Returns the state of an account that is not a tenant, but has members or orders that the plan needs. Most such
-    /// accounts are directory groups.
+    /// Returns the state of an account that is not a tenant, but has members, orders or deliveries that the plan needs.
+    /// Most such accounts are directory groups. The removal of a deleted account's deliveries, and the inspections after
+    /// it, go on after the deletion, which does not wait for them.
     fn bystander(&self, subject: &Subject<'_>) -> Option<DesiredAccount> {
-        let idle = Verdict { transition: None, regenerated: None, suspended: false, end: None };
-        let concerned = !subject.account.leaving.is_empty() || !subject.orders.is_empty();
+        let account = subject.account;
+        let delivered = self.ledger.deliveries_of(&account.id).filter(|(_, delivery)| !delivery.is_notice());
+        let places: BTreeMap<&ClusterName, Option<NamespaceName>> = if account.state == Lifecycle::Deleted {
+            delivered.map(|(key, _)| (&key.cluster, None)).collect()
+        } else {
+            BTreeMap::new()
+        };
+        let concerned = !account.leaving.is_empty() || !subject.orders.is_empty() || !places.is_empty();
+        let end = (!places.is_empty()).then_some(EndOfTenant::Delete);
+        let idle = Verdict { transition: None, regenerated: None, suspended: end.is_some(), end };
         let nothing = Side { classes: &[], holders: &[], leaves: true };
-        concerned.then(|| self.derived(subject, nothing, idle, &BTreeMap::new(), &mut 0))
+        concerned.then(|| self.derived(subject, nothing, idle, &places, &mut 0))
     }
 
     fn derived(

@@ -7,7 +7,7 @@ use bursar_protocol::Grant;
 use super::*;
 use crate::identity::AccountKind;
 use crate::kinds::{ManagedKind, ObjectKey};
-use crate::ledger::{Failure, Note, Order, OrderKind};
+use crate::ledger::{Failure, Lifecycle, Note, Order, OrderKind};
 use crate::plan::testing::World;
 use crate::plan::{AccountPlan, Holder};
 use crate::policy::{CredentialKind, OidcRule};
@@ -326,6 +326,44 @@ fn a_suspension_removes_the_entries_of_a_delivery_that_was_not_recorded() {
         assert!(world.plan().accounts.is_empty(), "{}", world.plan());
     }
     assert!(world.ledger.deliveries.get(&key).is_none());
+}
+
+#[test]
+fn removals_and_inspections_go_on_after_the_account_is_deleted() {
+    let certificate = || CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) };
+    for is_removed in [true, false] {
+        let (mut world, foo) = world(certificate());
+        let key = CredentialKey::new(foo.clone(), crate::plan::testing::prod());
+        let delivered = world.ledger.deliveries[&key].clone();
+        order(&mut world, &foo, OrderKind::Suspend);
+        world.cycle();
+        // If the entries are not removed yet, the home was broken until now.
+        let row = if is_removed { delivered.clone().removed(world.now) } else { delivered.clone() };
+        world.ledger.deliveries.set(key.clone(), Some(row));
+        world.ledger.tenants.remove(&(foo.clone(), crate::plan::testing::prod()));
+        world.account(&foo).state = Lifecycle::Deleted;
+        let steps = |world: &World| -> Vec<Action> {
+            world.plan().accounts.iter().flat_map(AccountPlan::steps).cloned().collect()
+        };
+        if !is_removed {
+            let found = steps(&world);
+            assert!(matches!(&found[..], [Action::RemoveKubeconfig { .. }]), "{found:?}");
+            world.cycle();
+        }
+        for look in LOOKS {
+            assert_eq!(steps(&world), []);
+            world.now = world.ledger.deliveries[&key].at + jiff::SignedDuration::from_secs(look);
+            let found = steps(&world);
+            let is_look = |step: &Action| {
+                matches!(step, Action::InspectKubeconfig { home, expected: Expected::Nothing, .. }
+                    if home.file() == delivered.path)
+            };
+            assert!(found.len() == 1 && is_look(&found[0]), "{found:?}");
+            world.cycle();
+        }
+        assert!(world.ledger.deliveries.get(&key).is_none());
+        assert_eq!((world.account(&foo).state, steps(&world)), (Lifecycle::Deleted, Vec::new()));
+    }
 }
 
 #[test]

@@ -107,6 +107,7 @@ pub fn settings(folder: &Path, ldap: (&str, &Path), cluster: (&str, &Path)) -> S
         .replace("@NAME@", "bench")
         .replace("@FOLDER@", &folder.display().to_string())
         .replace("@BASE@", BASE_DN)
+        .replace("@ADMINS@", "^[a-z-]+$")
         .replace("@LDAP_URL@", ldap.0)
         .replace("@LDAP_CA@", &ldap.1.display().to_string())
         .replace("@BIND_DN@", READER_DN)

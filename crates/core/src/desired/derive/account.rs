@@ -178,12 +178,10 @@ impl World<'_> {
     /// it, go on after the deletion, which does not wait for them.
     fn bystander(&self, subject: &Subject<'_>) -> Option<DesiredAccount> {
         let account = subject.account;
-        let delivered = self.ledger.deliveries_of(&account.id).filter(|(_, delivery)| !delivery.is_notice());
-        let places: BTreeMap<&ClusterName, Option<NamespaceName>> = if account.state == Lifecycle::Deleted {
-            delivered.map(|(key, _)| (&key.cluster, None)).collect()
-        } else {
-            BTreeMap::new()
-        };
+        let is_deleted = account.state == Lifecycle::Deleted;
+        let rows = is_deleted.then(|| self.ledger.deliveries_of(&account.id)).into_iter().flatten();
+        let left = rows.filter(|(_, delivery)| !delivery.is_notice());
+        let places: BTreeMap<&ClusterName, Option<NamespaceName>> = left.map(|(key, _)| (&key.cluster, None)).collect();
         let concerned = !account.leaving.is_empty() || !subject.orders.is_empty() || !places.is_empty();
         let end = (!places.is_empty()).then_some(EndOfTenant::Delete);
         let idle = Verdict { transition: None, regenerated: None, suspended: end.is_some(), end };

@@ -286,6 +286,14 @@ fn a_notice_replaces_the_kubeconfig_while_the_account_is_suspended() {
     assert!(!world.ledger.deliveries[&key].is_notice() && world.plan().is_empty(), "{}", world.plan());
 }
 
+fn steps(world: &World) -> Vec<Action> {
+    world.plan().accounts.iter().flat_map(AccountPlan::steps).cloned().collect()
+}
+
+fn is_look_after_removal(step: &Action, file: &Path) -> bool {
+    matches!(step, Action::InspectKubeconfig { home, expected: Expected::Nothing, .. } if home.file() == file)
+}
+
 #[test]
 fn a_suspension_removes_the_entries_of_a_delivery_that_was_not_recorded() {
     let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
@@ -316,12 +324,8 @@ fn a_suspension_removes_the_entries_of_a_delivery_that_was_not_recorded() {
     world.inventory.clusters.remove(&crate::plan::testing::prod()).expect("the world has this cluster");
     for look in LOOKS {
         world.now = world.ledger.deliveries[&key].at + jiff::SignedDuration::from_secs(look);
-        let steps: Vec<Action> = world.plan().accounts.iter().flat_map(AccountPlan::steps).cloned().collect();
-        let is_look = |step: &Action| {
-            matches!(step, Action::InspectKubeconfig { home, expected: Expected::Nothing, .. }
-                if home.file() == old.path)
-        };
-        assert!(steps.len() == 1 && is_look(&steps[0]), "{steps:?}");
+        let steps = steps(&world);
+        assert!(steps.len() == 1 && is_look_after_removal(&steps[0], &old.path), "{steps:?}");
         world.cycle();
         assert!(world.plan().accounts.is_empty(), "{}", world.plan());
     }
@@ -342,9 +346,6 @@ fn removals_and_inspections_go_on_after_the_account_is_deleted() {
         world.ledger.deliveries.set(key.clone(), Some(row));
         world.ledger.tenants.remove(&(foo.clone(), crate::plan::testing::prod()));
         world.account(&foo).state = Lifecycle::Deleted;
-        let steps = |world: &World| -> Vec<Action> {
-            world.plan().accounts.iter().flat_map(AccountPlan::steps).cloned().collect()
-        };
         if !is_removed {
             let found = steps(&world);
             assert!(matches!(&found[..], [Action::RemoveKubeconfig { .. }]), "{found:?}");
@@ -354,11 +355,7 @@ fn removals_and_inspections_go_on_after_the_account_is_deleted() {
             assert_eq!(steps(&world), []);
             world.now = world.ledger.deliveries[&key].at + jiff::SignedDuration::from_secs(look);
             let found = steps(&world);
-            let is_look = |step: &Action| {
-                matches!(step, Action::InspectKubeconfig { home, expected: Expected::Nothing, .. }
-                    if home.file() == delivered.path)
-            };
-            assert!(found.len() == 1 && is_look(&found[0]), "{found:?}");
+            assert!(found.len() == 1 && is_look_after_removal(&found[0], &delivered.path), "{found:?}");
             world.cycle();
         }
         assert!(world.ledger.deliveries.get(&key).is_none());

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bursar::settings::Settings;
-use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
+use bursar_testkit::slapd::{BASE_DN, READER_PASSWORD};
+use bursar_testkit::world_file::WorldFile;
 
 /// The same allocator as the daemon's.
 #[global_allocator]
@@ -103,16 +104,8 @@ const TICKS: f64 = 100.0;
 
 /// Returns the settings of the tests' sites, with all files in `folder`.
 pub fn settings(folder: &Path, ldap: (&str, &Path), cluster: (&str, &Path)) -> Settings {
-    let text = include_str!("../../tests/it/world.toml")
-        .replace("@NAME@", "bench")
-        .replace("@FOLDER@", &folder.display().to_string())
-        .replace("@BASE@", BASE_DN)
-        .replace("@ADMINS@", "^[a-z-]+$")
-        .replace("@LDAP_URL@", ldap.0)
-        .replace("@LDAP_CA@", &ldap.1.display().to_string())
-        .replace("@BIND_DN@", READER_DN)
-        .replace("@K8S_URL@", cluster.0)
-        .replace("@K8S_CA@", &cluster.1.display().to_string());
+    let file = WorldFile { name: "bench", folder, base: BASE_DN, admins: "^[a-z-]+$", ldap, cluster };
+    let text = file.fill(include_str!("../../tests/it/world.toml"));
     let path = folder.join("bursar.toml");
     fs::write(folder.join("ldap-password"), READER_PASSWORD).expect("the folder is writable");
     fs::write(&path, text).expect("the folder is writable");

@@ -25,7 +25,8 @@ use bursar_testkit::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolf
 use bursar_testkit::process::{Frozen, Process};
 use bursar_testkit::ready::{DEADLINE, poll, wait_for};
 use bursar_testkit::sample::sentinel_ldif;
-use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
+use bursar_testkit::slapd::{BASE_DN, READER_PASSWORD};
+use bursar_testkit::world_file::WorldFile;
 use serde_json::{Map, Value};
 use sqlx::SqlSafeStr;
 
@@ -397,16 +398,15 @@ impl World {
         let admins = if is_shared { format!("^{}-[a-z]+$", self.name) } else { "^[a-z-]+$".to_owned() };
         let password = self.folder.join("ldap-password");
         fs::write(&password, READER_PASSWORD).expect("the folder is writable");
-        let text = include_str!("world.toml")
-            .replace("@NAME@", &self.name)
-            .replace("@FOLDER@", &self.folder.display().to_string())
-            .replace("@BASE@", &self.base)
-            .replace("@ADMINS@", &admins)
-            .replace("@LDAP_URL@", &servers.slapd.ldaps_url)
-            .replace("@LDAP_CA@", &servers.slapd.ca_pem.display().to_string())
-            .replace("@BIND_DN@", READER_DN)
-            .replace("@K8S_URL@", &servers.cluster.url)
-            .replace("@K8S_CA@", &servers.cluster.ca_pem.display().to_string());
+        let file = WorldFile {
+            name: &self.name,
+            folder: &self.folder,
+            base: &self.base,
+            admins: &admins,
+            ldap: (&servers.slapd.ldaps_url, &servers.slapd.ca_pem),
+            cluster: (&servers.cluster.url, &servers.cluster.ca_pem),
+        };
+        let text = file.fill(include_str!("world.toml"));
         fs::write(self.config(), text + more).expect("the folder is writable");
     }
 }

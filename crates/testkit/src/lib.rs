@@ -23,6 +23,7 @@ pub mod ready;
 pub mod samba;
 pub mod sample;
 pub mod slapd;
+pub mod world_file;
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};

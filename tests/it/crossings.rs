@@ -37,7 +37,8 @@ const FIRST_UID: u32 = 66_000;
 const DEADLINE: Duration = Duration::from_mins(5);
 const LIMITS: &str = "\n[limits]\nsuspend_per_cycle = { count = 1000 }\nsuspend_per_day = { count = 1000 }\n\
     disable_per_cycle = { count = 1000 }\ndisable_per_day = { count = 1000 }\n\
-    remove_members_per_cycle = { count = 1000 }\nresume_per_cycle = { count = 1000 }\nresume_per_day = { count = 1000 }\n";
+    remove_members_per_cycle = { count = 1000 }\nresume_per_cycle = { count = 1000 }\nresume_per_day = { count = 1000 }\n\
+    remove_access_per_cycle = { count = 1000 }\nremove_access_per_day = { count = 1000 }\n";
 /// The API server notices bindings by its own watch, which takes a moment.
 const AUTHORIZER: Duration = Duration::from_millis(500);
 /// The number of reads, an hour apart, after which absence is proved.
@@ -66,7 +67,7 @@ fn cells(matrix: &Matrix<Step>, world: &World, is_of: impl Fn(&Happening) -> boo
 }
 
 /// Verbs of steps that can be done here.
-const KNOWN: [&str; 18] = [
+const KNOWN: [&str; 19] = [
     "cycle",
     "quota",
     "break",
@@ -82,6 +83,7 @@ const KNOWN: [&str; 18] = [
     "drift",
     "terminating",
     "unlabelled",
+    "stray",
     "finalizer",
     "absent",
     "rename",
@@ -274,6 +276,17 @@ impl Site {
                     world.kubectl(&["wait", "--for=delete", &format!("namespace/{namespace}"), "--timeout=240s"]);
                 }
                 "unlabelled" => drop(in_namespace(&["label", &binding(), "app.kubernetes.io/managed-by-"])),
+                "stray" => {
+                    let bindings = in_namespace(&["get", "rolebindings", "-o", "json"]);
+                    let bindings: Value = serde_json::from_str(&bindings).expect("the text is JSON");
+                    let mut stray = bindings["items"][0].clone();
+                    stray["metadata"] = json!({
+                        "name": "bursar-stray",
+                        "namespace": namespace,
+                        "labels": {"app.kubernetes.io/managed-by": "bursar"},
+                    });
+                    world.servers.cluster.run(&["create", "-f", "-"], &stray.to_string());
+                }
                 "finalizer" => {
                     let binding = binding();
                     finalizers(&binding, kept);

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use crate::identity::{AccountId, AccountKind, ClusterName};
+use crate::inventory::ObservedObject;
 use crate::json_text::JsonText;
-use crate::kinds::{ObjectKey, Stage};
+use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::{Lifecycle, Note, Order, OrderKind};
 use crate::plan::AccountPlan;
 use crate::plan::testing::{World, prod};
@@ -292,6 +293,30 @@ fn a_revocation_updates_a_role_in_the_whole_given_up_cluster() {
     assert_eq!(named(&world, &alice, &gpu()), BTreeSet::from([group(&world, &alice)]));
     assert_ne!(group(&world, &alice), old);
     is_done(&world);
+}
+
+#[test]
+fn a_revocation_removes_unknown_bindings_from_a_given_up_cluster() {
+    for is_held in [false, true] {
+        let (mut world, foo) = tool();
+        if is_held {
+            hold(&mut world, &foo);
+        } else {
+            refuse(&mut world);
+        }
+        give_up(&mut world, "tool");
+        cycles(&mut world);
+        let key = ObjectKey::new(&gpu(), ManagedKind::RoleBinding, Some("tool-foo"), "bursar-stray");
+        let found = ObservedObject { uid: "stray".into(), ..ObservedObject::default() };
+        world.in_cluster(&gpu()).objects.insert(key.clone(), found);
+        cycles(&mut world);
+        let is_there = |world: &World| world.inventory.clusters[&gpu()].objects.contains_key(&key);
+        assert!(is_there(&world), "held: {is_held}");
+        order(&mut world, &foo, OrderKind::Revoke);
+        cycles(&mut world);
+        assert!(!is_there(&world), "held: {is_held}");
+        is_done(&world);
+    }
 }
 
 #[test]

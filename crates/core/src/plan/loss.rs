@@ -15,7 +15,7 @@ use crate::desired::credential::{self, of_service_account, service_account};
 use crate::desired::rbac::remembered_binding;
 use crate::desired::{AccountIntent, DesiredAccount, DesiredState, Transition, generation_group, of_generation_group};
 use crate::digest::digest;
-use crate::identity::{AccountKind, ClusterName, DirectoryId, NamespaceName};
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, NamespaceName};
 use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::people::PeopleByEntry;
@@ -132,6 +132,12 @@ pub(super) fn of(world: World<'_>, desired: &DesiredAccount, plan: &AccountPlan)
     }
     let loss = Loss { world, desired, plan };
     plan.steps().enumerate().filter_map(|(place, action)| Some((place, loss.of(action)?))).collect()
+}
+
+/// Whether a generation or a person has to leave the account's bindings, or had to before the daemon was killed.
+pub(super) fn has_to_leave(ledger: &LedgerState, id: &AccountId, intent: &AccountIntent) -> bool {
+    let AccountIntent { regenerated, leaving, rests_on, .. } = intent;
+    regenerated.is_some() || !leaving.is_empty() || !rests_on.is_empty() || ledger.is_being_revoked(id)
 }
 
 /// Returns the number of places in which the account loses access.
@@ -270,19 +276,18 @@ impl Loss<'_, '_> {
     /// Like [`Loss::of`], for a binding. `manifest` is the desired manifest; `None` if the binding is deleted.
     fn of_binding(&self, key: &ObjectKey, uid: &str, manifest: Option<&Value>) -> Option<Kept> {
         let ledger = self.world.ledger;
+        // If it is not known whom a binding names, it may name the generation or the person that has to leave.
+        let is_whole = || manifest.is_none() && !has_to_leave(ledger, &self.plan.id, &self.plan.intent);
         let Some(record) = ledger.objects.get(key) else {
             // It is not known whose access an unknown binding gives, so its removal counts. In a foreign namespace, the
             // removal does not count: the owners of the namespace could recreate the binding again and again, and use
             // up the limit for all accounts.
-            return (manifest.is_none() && of_others(self.plan, key).is_none()).then_some(Kept::AsItIs);
+            return (of_others(self.plan, key).is_none() && is_whole()).then_some(Kept::AsItIs);
         };
         let before = record.detail.as_ref().map(JsonText::value);
         let Some(before) = before.as_ref().and_then(Value::as_array) else {
-            // An old ledger did not record the subjects. If somebody has to leave the binding, it is deleted as
-            // planned.
-            let AccountIntent { regenerated, leaving, rests_on, .. } = &*self.plan.intent;
-            let is_whole = regenerated.is_none() && leaving.is_empty() && rests_on.is_empty();
-            return (manifest.is_none() && is_whole).then_some(Kept::AsItIs);
+            // An old ledger did not record the subjects.
+            return is_whole().then_some(Kept::AsItIs);
         };
         let wanted = manifest.and_then(|manifest| manifest["subjects"].as_array()).map_or(&[][..], Vec::as_slice);
         let mut kept: Vec<Value> = Vec::new();

@@ -154,7 +154,7 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let bindings: Vec<_> = bindings.into_iter().map(new).collect();
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) = deletes(look, &mut found)
         .into_iter()
-        .chain(look.scan.strays().removals(look.id, look.cluster, (look.account, look.tenant.suspended)))
+        .chain(look.scan.strays().removals(look))
         .partition(|action| stage(action) == Some(Stage::Access));
     // At a resumption, no pod starts before the quota that stops pods is deleted.
     let (stoppers, deletes): (Vec<_>, Vec<_>) =
@@ -241,6 +241,7 @@ fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
 pub(super) fn given_up(look: Look<'_>) -> Found {
     let mut found = Found::default();
     found.take(deletes(look, &mut Found::default()));
+    found.take(look.scan.strays().removals(look));
     found.take(credential::revoked(look));
     found
 }

@@ -9,9 +9,11 @@ use std::fmt;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::loss::has_to_leave;
 use super::ownerless::{Makers, Ownerless, cluster_wide};
+use super::tenant::Look;
 use super::{Action, Reason};
-use crate::desired::{DesiredAccount, DesiredState};
+use crate::desired::DesiredState;
 use crate::identity::{AccountId, ClusterName};
 use crate::inventory::{Inventory, ObservedObject};
 use crate::kinds::{ObjectKey, Stage};
@@ -125,16 +127,12 @@ impl<'a> Strays<'a> {
     }
 
     /// Returns the removal of unknown bindings that belong to the account in the cluster. If the tenant is suspended,
-    /// or somebody loses access to it in this plan, they are removed at once, without [`GRACE`]: they may name the
-    /// person or the generation that has to leave.
-    pub(super) fn removals(
-        &self,
-        id: &AccountId,
-        cluster: &ClusterName,
-        (account, suspended): (&DesiredAccount, bool),
-    ) -> Vec<Action> {
-        let narrows = account.regenerated.is_some() || !account.leaving.is_empty() || !account.rests_on.is_empty();
-        if self.waits && !suspended && !narrows {
+    /// or somebody loses access to it, they are removed at once, without [`GRACE`]: they may name the person or the
+    /// generation that has to leave.
+    pub(super) fn removals(&self, look: Look<'_>) -> Vec<Action> {
+        let Look { id, cluster, .. } = look;
+        let suspended = look.tenant.suspended;
+        if self.waits && !suspended && !has_to_leave(look.ledger, id, &look.account.intent) {
             return Vec::new();
         }
         let reason = if suspended { Reason::Suspended } else { Reason::Orphaned };
@@ -253,9 +251,25 @@ mod tests {
         assert!(!is_removed(&leaves), "the member stays for now");
         let note =
             crate::ledger::Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
-        let (account, what) = (foo, crate::ledger::OrderKind::Revoke);
-        world.ledger.orders.push(crate::ledger::Order { id: 1, account, what, note, bulk: None, object: None });
-        assert!(is_removed(&world));
+        let (account, what) = (foo.clone(), crate::ledger::OrderKind::Revoke);
+        let order = crate::ledger::Order { id: 1, account, what, note: note.clone(), bulk: None, object: None };
+        let mut revoked = world.clone();
+        revoked.ledger.orders.push(order);
+        assert!(is_removed(&revoked));
+        // No limit, no hold and no kill of the daemon delays a revocation.
+        revoked.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
+        assert!(is_removed(&revoked), "the limit is 0");
+        let mut killed = revoked.clone();
+        let (approved, _) = killed.guarded();
+        killed.execute_until(&approved, 0);
+        assert!(is_removed(&killed), "the daemon was killed");
+        for mut held in [revoked, killed] {
+            held.ledger.holds.insert(foo.clone(), note.clone());
+            assert!(is_removed(&held), "the account is held");
+        }
+        world.ledger.learned_at = None;
+        world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
+        assert!(!is_removed(&world), "nobody has to leave");
     }
 
     #[test]

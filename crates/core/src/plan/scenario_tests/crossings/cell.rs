@@ -245,6 +245,7 @@ impl Cell {
                 let binding = self.binding();
                 self.story.world.cluster().objects.remove(&binding);
             }
+            ("stray", _) => self.stray(),
             ("finalizer", _) => {
                 let binding = self.binding();
                 self.object(&binding).deleting = true;
@@ -401,6 +402,16 @@ impl Cell {
         let mut bound = self.story.world.bound.keys();
         let binding = bound.find(|key| key.cluster == prod() && key.namespace == namespace);
         binding.expect("the account has a binding").clone()
+    }
+
+    /// Adds a binding that the ledger does not know and that names foo, as after a restore of the ledger.
+    fn stray(&mut self) {
+        let binding = self.binding();
+        let names = self.story.world.bound[&binding].clone();
+        let key = ObjectKey::new(&prod(), ManagedKind::RoleBinding, binding.namespace.as_deref(), "bursar-stray");
+        let found = ObservedObject { uid: "stray".into(), ..ObservedObject::default() };
+        self.story.world.cluster().objects.insert(key.clone(), found);
+        self.story.world.bound.insert(key, names);
     }
 
     fn object(&mut self, key: &ObjectKey) -> &mut ObservedObject {

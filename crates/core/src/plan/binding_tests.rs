@@ -54,6 +54,19 @@ fn a_revocation_of_a_held_account_deletes_an_unlabelled_binding() {
 }
 
 #[test]
+fn a_suspension_deletes_a_binding_that_somebody_recreated() {
+    let (mut world, foo, binding) = world();
+    world.cluster().objects.get_mut(&binding).expect("the world has the object").uid = "another".into();
+    world.account(&foo).disabled = Some("mark".to_owned());
+    let (approved, _) = world.guarded();
+    world.execute_until(&approved, 0);
+    assert!(world.ledger.objects.contains_key(&binding), "only the answer to the deletion removes the record");
+    world.cycle();
+    assert!(world.bound.is_empty() && !world.ledger.objects.contains_key(&binding));
+    assert!(world.plan().is_empty(), "{}", world.plan());
+}
+
+#[test]
 fn a_suspension_deletes_a_binding_that_a_finalizer_keeps() {
     let (mut world, foo, binding) = world();
     world.cluster().objects.get_mut(&binding).expect("the world has the object").deleting = true;

@@ -500,9 +500,12 @@ fn deletes(look: Look<'_>, said: &mut Found) -> Vec<Action> {
         .filter_map(|key| {
             let record = look.ledger.objects.get(key)?;
             let (found, is_blind) = (look.there.objects.get(key), look.there.is_blind_to(key));
-            let holds = key.kind.stage() == Stage::Access && found.is_none_or(|found| found.uid == record.uid);
+            let gives = key.kind.stage() == Stage::Access;
+            // If somebody recreated a binding of a suspended account, the new one is deleted at once.
+            let uid = found.filter(|_| gives && look.tenant.suspended).map_or(&record.uid, |found| &found.uid);
+            let holds = gives && found.is_none_or(|found| found.uid == *uid);
             if holds || (is_blind && is_ours(key)) {
-                return Some(Action::Delete { key: key.clone(), uid: record.uid.to_string(), reason: reason.clone() });
+                return Some(Action::Delete { key: key.clone(), uid: uid.to_string(), reason: reason.clone() });
             }
             if is_blind {
                 said.wait_for(key);
@@ -524,13 +527,16 @@ fn deletes(look: Look<'_>, said: &mut Found) -> Vec<Action> {
 
 /// Returns the objects that the ledger may forget: they are no longer desired, and are gone or were replaced by an
 /// object with another UID. A binding that the cluster does not show may exist without its label. It is therefore
-/// forgotten only after the API server has answered its deletion, or together with its namespace.
+/// forgotten only after the API server has answered its deletion, or together with its namespace. So is a binding of a
+/// suspended account.
 pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
     let orphans = look.scan.orphans((look.id, look.cluster), look.tenant);
     let gone = orphans.filter(|key| !look.there.is_blind_to(key)).filter(|key| {
         let known = look.ledger.objects.get(key).map(|record| &record.uid);
         let found = look.there.objects.get(key).map(|found| &found.uid);
-        let may_hold = key.kind.stage() == Stage::Access && found.is_none() && !goes_with_its_namespace(look, key);
+        let may_hold = key.kind.stage() == Stage::Access
+            && (found.is_none() || look.tenant.suspended)
+            && !goes_with_its_namespace(look, key);
         found != known && !may_hold
     });
     gone.cloned().collect()

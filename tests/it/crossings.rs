@@ -1,6 +1,6 @@
 //! Tests the crossings of `tests/data/crossings.txt` on real servers: each state with each event, as far as they can be
-//! produced here. Each cell has its own tool, and all cells of a site are tested in parallel. States of clusters are
-//! tested on a site with two clusters, one after the other.
+//! produced here. Each cell has its own tool, and all cells of a site are tested in parallel. States of clusters and of
+//! the source are tested on a site with two clusters, one after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -44,14 +44,19 @@ const AUTHORIZER: Duration = Duration::from_millis(500);
 /// The number of reads, an hour apart, after which absence is proved.
 const READS: usize = 30;
 
-/// A step: a verb such as `hold`, with the words after the tool's name; or `cluster`, with the cluster's name and `up`
-/// or `down`.
+/// A step: a verb such as `hold`, with the words after the tool's name; `cluster`, with the cluster's name and `up` or
+/// `down`; or `source` with `partial` or `complete`.
 type Step = (String, Vec<String>);
 
 type Happening = crossings::Happening<Step>;
 
 fn begins_with(happening: &Happening, step: &str) -> bool {
     happening.begins.iter().any(|(verb, _)| verb == step)
+}
+
+/// Whether the state concerns all tools of a site.
+fn is_of_site(state: &Happening) -> bool {
+    begins_with(state, "cluster") || begins_with(state, "source")
 }
 
 /// Returns a cell with its own tool for each event and each state that `is_of` selects.
@@ -67,7 +72,7 @@ fn cells(matrix: &Matrix<Step>, world: &World, is_of: impl Fn(&Happening) -> boo
 }
 
 /// Verbs of steps that can be done here.
-const KNOWN: [&str; 19] = [
+const KNOWN: [&str; 20] = [
     "cycle",
     "quota",
     "break",
@@ -87,6 +92,7 @@ const KNOWN: [&str; 19] = [
     "finalizer",
     "absent",
     "rename",
+    "home",
 ];
 /// Verbs that end some of these steps.
 const ENDS: [&str; 3] = ["remade", "finalized", "back"];
@@ -105,6 +111,7 @@ fn steps(lines: &[&str], of_an_end: bool) -> Option<Vec<Step>> {
             ["time", _] if of_an_end => continue,
             ["cycle"] => ("cycle", &[][..]),
             ["cluster", _, "up" | "down"] => ("cluster", &words[1..]),
+            ["source", "partial" | "complete", ..] => ("source", &words[1..2]),
             ["quota", "set", "tool", "foo", ..] => ("quota", &words[4..]),
             ["fails", "tool", "foo", "home", ..] => ("break", &[][..]),
             // These tests let so many hours pass that a missing entry is always proved to be absent.
@@ -112,7 +119,7 @@ fn steps(lines: &[&str], of_an_end: bool) -> Option<Vec<Step>> {
             [verb, "tool", "foo", ..] => (verb, &words[3..]),
             _ => return None,
         };
-        if verb != "cluster" && !KNOWN.contains(&verb) && !(of_an_end && ENDS.contains(&verb)) {
+        if !["cluster", "source"].contains(&verb) && !KNOWN.contains(&verb) && !(of_an_end && ENDS.contains(&verb)) {
             return None;
         }
         steps.push((verb.to_owned(), rest.iter().map(|word| (*word).to_owned()).collect()));
@@ -143,6 +150,8 @@ struct Cell {
 struct Site {
     world: World,
     orders: Vec<OrderRequest>,
+    /// The names of homes that were moved, by tool.
+    homes: BTreeMap<String, String>,
     other: Option<ControlPlane>,
     /// The clusters that do not answer.
     away: BTreeSet<&'static str>,
@@ -159,7 +168,7 @@ impl Site {
     fn new(world: World, other: Option<ControlPlane>, ahead: &'static AtomicI64) -> Self {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
-        Self { world, orders: Vec::new(), other, away: BTreeSet::new(), ahead, runtime }
+        Self { world, orders: Vec::new(), homes: BTreeMap::new(), other, away: BTreeSet::new(), ahead, runtime }
     }
 
     /// Adds all accounts, runs their first cycle, and copies the kubeconfigs.
@@ -184,8 +193,13 @@ impl Site {
         all.filter(|(name, _)| !self.away.contains(name)).collect()
     }
 
-    /// Performs the steps that concern clusters.
-    fn tell_clusters(&mut self, steps: &[Step]) {
+    /// Performs the steps that concern all tools. Without its sentinel, the read of the source is partial.
+    fn tell_site(&mut self, steps: &[Step]) {
+        for (_, words) in steps.iter().filter(|(verb, _)| verb == "source") {
+            let (base, people) = (self.world.base.as_str(), format!("ou=people,{}", self.world.base));
+            let (from, to) = if words[0] == "partial" { (people.as_str(), base) } else { (base, people.as_str()) };
+            self.world.servers.slapd.modify_ldif(&moved("uid=novaadmin", from, to));
+        }
         for (_, words) in steps.iter().filter(|(verb, _)| verb == "cluster") {
             let (name, cluster) = match words[0].as_str() {
                 "prod" => ("test", &self.world.servers.cluster),
@@ -207,6 +221,7 @@ impl Site {
         let world = &self.world;
         for (verb, rest) in steps {
             let (tool, namespace, base) = (&cell.tool, &cell.namespace, &world.base);
+            let home = world.home(self.homes.get(tool).unwrap_or(tool));
             let target =
                 || Target { kind: AccountKind::Tool, name: tool.clone(), reason: Some("x".to_owned()), ticket: None };
             let (account, group) = (tool_account_dn(base, tool), tool_group_dn(base, tool));
@@ -219,8 +234,8 @@ impl Site {
             };
             let (kept, none) = (r#"["example.org/keep"]"#, "null");
             match verb.as_str() {
-                // All cells share the cycles, and the clusters are stopped for all of them.
-                "cycle" | "cluster" => {}
+                // All cells share the cycles, and the clusters and the source change for all of them.
+                "cycle" | "cluster" | "source" => {}
                 "hold" => self.orders.push(OrderRequest::Hold(target())),
                 "release" => self.orders.push(OrderRequest::Release(target())),
                 "suspend" => self.orders.push(OrderRequest::Suspend(target())),
@@ -232,8 +247,8 @@ impl Site {
                     let set = QuotaSet { target: target(), amounts, until: None, cluster: None };
                     self.orders.push(OrderRequest::QuotaSet(set));
                 }
-                "break" => chown(world.home(tool), Some(1), Some(1)).expect("the test runs as root"),
-                "mend" => chown(world.home(tool), Some(cell.uid), Some(cell.uid)).expect("the test runs as root"),
+                "break" => chown(home, Some(1), Some(1)).expect("the test runs as root"),
+                "mend" => chown(home, Some(cell.uid), Some(cell.uid)).expect("the test runs as root"),
                 "disabled" => modify(&disable_ldif(&account)),
                 "enabled" => modify(&replace_ldif(&account, "pwdPolicySubentry", &[])),
                 "loses" => modify(&format!(
@@ -260,6 +275,13 @@ impl Site {
                     modify(&replace_ldif(&account, "cn", &[&format!("tools.{name}")]));
                     modify(&replace_ldif(&account, "homeDirectory", &[&home.display().to_string()]));
                     cell.tool = name;
+                }
+                "home" => {
+                    let name = format!("{tool}h");
+                    fs::rename(home, world.home(&name)).expect("the parent folder is writable");
+                    let new = world.home(&name).display().to_string();
+                    modify(&replace_ldif(&account, "homeDirectory", &[&new]));
+                    self.homes.insert(tool.clone(), name);
                 }
                 "vanish" => drop(world.kubectl(&["delete", "namespace", namespace])),
                 "drift" => {
@@ -336,7 +358,7 @@ impl Site {
     }
 
     fn kubeconfig(&self, tool: &str) -> PathBuf {
-        self.world.home(tool).join(".kube/config")
+        self.world.home(self.homes.get(tool).map_or(tool, String::as_str)).join(".kube/config")
     }
 
     /// Returns in how many of the clusters that answer a kubeconfig opens its namespace.
@@ -523,7 +545,7 @@ fn each_crossing_removes_exactly_the_access_that_it_should() {
     let matrix = Matrix::read(steps);
     let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "cross", LIMITS);
     world.clock = || ahead(0);
-    let mut cells = cells(&matrix, &world, |state| !begins_with(state, "cluster"));
+    let mut cells = cells(&matrix, &world, |state| !is_of_site(state));
     assert!(cells.len() >= 100, "{} cells", cells.len());
     println!("{} cells in one cluster", cells.len());
     let mut site = Site::new(world, None, &AHEAD[0]);
@@ -558,20 +580,20 @@ fn each_crossing_removes_exactly_the_access_that_it_should() {
 }
 
 #[test]
-fn a_cluster_that_returns_does_not_restore_revoked_access() {
+fn a_cluster_or_source_that_returns_does_not_restore_revoked_access() {
     let matrix = Matrix::read(steps);
     let other = ControlPlane::start(&ControlPlaneOptions::default());
     let mut world = crate::clusters::world_on(own_servers(&ControlPlaneOptions::default()), "crossaw", &other, LIMITS);
     world.clock = || ahead(1);
-    let all = cells(&matrix, &world, |state| state.name == "none" || begins_with(state, "cluster"));
-    assert!(all.len() >= 33, "{} cells", all.len());
+    let all = cells(&matrix, &world, |state| state.name == "none" || is_of_site(state));
+    assert!(all.len() >= 48, "{} cells", all.len());
     println!("{} cells in two clusters", all.len());
     let mut site = Site::new(world, Some(other), &AHEAD[1]);
     site.begin(&all);
     let mut done: Vec<Cell> = Vec::new();
-    for state in matrix.states.iter().filter(|state| state.name == "none" || begins_with(state, "cluster")) {
+    for state in matrix.states.iter().filter(|state| state.name == "none" || is_of_site(state)) {
         let mut cells: Vec<Cell> = all.iter().filter(|cell| cell.state.name == state.name).cloned().collect();
-        site.tell_clusters(&state.begins);
+        site.tell_site(&state.begins);
         site.tell_all(&mut cells, |cell| cell.event.begins.clone());
         (0..2).for_each(|_| site.cycle());
         site.hours_pass();
@@ -586,11 +608,15 @@ fn a_cluster_that_returns_does_not_restore_revoked_access() {
                 unsaid.map(|cell| format!("{} x {}: the order is reported as done", state.name, cell.event.name)),
             );
         }
-        site.tell_clusters(&state.ends);
+        site.tell_site(&state.ends);
         wait_for("all clusters answer", DEADLINE, || {
             site.world.cycle();
             site.world.status().clusters.values().all(|cluster| cluster.ready).then_some(())
         });
+        if begins_with(state, "source") {
+            // Only complete reads prove absences.
+            site.hours_pass();
+        }
         (0..2).for_each(|_| site.cycle());
         wrong.extend(site.wrong(&cells, &BTreeSet::new()));
         assert!(wrong.is_empty(), "{} cells:\n{}", wrong.len(), wrong.join("\n"));

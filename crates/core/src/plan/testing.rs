@@ -55,6 +55,8 @@ pub struct World {
     pub stuck: bool,
     /// Whether `bursar-homed` does not answer.
     pub homes_away: bool,
+    /// Clusters in which the daemon's confinement is not confirmed, although the policy requires it.
+    pub unconfined: BTreeSet<ClusterName>,
     /// The names in each binding.
     pub bound: BTreeMap<ObjectKey, Vec<String>>,
     /// The seal of each namespace.
@@ -79,6 +81,7 @@ impl World {
             now,
             stuck: false,
             homes_away: false,
+            unconfined: BTreeSet::new(),
             bound: BTreeMap::new(),
             sealed: BTreeMap::new(),
             marks: BTreeMap::new(),
@@ -214,7 +217,11 @@ impl World {
     }
 
     pub fn guarded(&self) -> (ApprovedPlan, Vec<Refusal>) {
-        guard(self.plan(), &Bounds::of(&self.ledger, &self.policy), self.now)
+        guard(self.plan(), &self.bounds(), self.now)
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds { unconfined: self.unconfined.clone(), ..Bounds::of(&self.ledger, &self.policy) }
     }
 
     /// Observes foreign namespaces and all counted facts, and records them.
@@ -232,7 +239,7 @@ impl World {
     pub fn cycle(&mut self) -> Vec<Event> {
         self.look();
         let plan = self.plan();
-        let (approved, _) = guard(plan.clone(), &Bounds::of(&self.ledger, &self.policy), self.now);
+        let (approved, _) = guard(plan.clone(), &self.bounds(), self.now);
         self.execute_plan(&plan, &approved)
     }
 

@@ -152,6 +152,11 @@ impl Cell {
                 ["snapshot"] => self.snapshot = Some(self.story.world.ledger.clone()),
                 ["rolled", "back"] => self.roll_back(),
                 ["copy", "starts"] => self.start_copy(),
+                ["unconfined", clusters @ ..] => {
+                    let clusters = clusters.iter().map(|name| ClusterName((*name).into()));
+                    self.story.world.unconfined = clusters.collect();
+                }
+                ["confined"] => self.story.world.unconfined.clear(),
                 ["homes", state] => self.story.world.homes_away = *state == "down",
                 ["cluster", name, state] => self.cluster(ClusterName::from((*name).to_owned()), *state == "up"),
                 ["class", class, "gone"] => {

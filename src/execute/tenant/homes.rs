@@ -128,6 +128,13 @@ impl TenantExecution<'_> {
             Action::SshKeys { home, keys, digest, reason, .. } => {
                 let before = self.run.ledger.ssh_deliveries.get(&self.account.id);
                 let mount = home::known_mount(self.run.ledger, before, &home.home);
+                if before.is_none() && !keys.is_empty() {
+                    // Even if the answer is lost, a suspension then finds the keys in the home.
+                    let pending = home.ssh_delivery(digest, self.run.now).pending();
+                    let pending = Delivery { mount: mount.clone(), ..pending };
+                    done.changes.push(Change::SshDelivery(self.account.id.clone(), Some(pending)));
+                    self.hand_over(done).await?;
+                }
                 let (changed, mount) = match home::ssh_keys(&self.effects.homes, (&**home, mount), keys).await {
                     // The keys in the account's new home must not wait for a former home that no longer exists.
                     Err(error) if *reason == Some(Reason::Orphaned) && error.misses(home) => (false, None),

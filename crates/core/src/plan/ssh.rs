@@ -32,6 +32,7 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) {
             // The keys are removed from the old home first. The next plan writes them into the new home.
             removal(look, delivery)
         }
+        Some(delivery) if delivery.is_pending() && !wanted.keys.is_empty() => Some(action(Some(Reason::Missing))),
         Some(delivery) if delivery.digest != wanted.digest => {
             Some(action(Some(Reason::Changed(vec!["SSH keys".to_owned()]))))
         }
@@ -62,6 +63,7 @@ mod tests {
     use crate::ledger::change::Change;
     use crate::ledger::{Delivery, Note, Order, OrderKind};
     use crate::plan::testing::{World, prod};
+    use crate::plan::{AccountPlan, Action, Reason};
 
     const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
 
@@ -111,6 +113,25 @@ mod tests {
         world.account(&ann).ssh_keys.clear();
         world.cycle();
         assert!(world.ledger.ssh_deliveries.is_empty() && world.plan().is_empty(), "{}", world.plan());
+    }
+
+    #[test]
+    fn keys_whose_delivery_was_not_recorded_are_written_again_or_removed_with_the_access() {
+        let (mut world, ann) = world();
+        let pending = world.ledger.ssh_deliveries[&ann].clone().pending();
+        world.ledger.apply(&Change::SshDelivery(ann.clone(), Some(pending)));
+        let plan = world.plan();
+        let steps: Vec<&Action> = plan.accounts.iter().flat_map(AccountPlan::steps).collect();
+        assert!(matches!(&steps[..], [Action::SshKeys { reason: Some(Reason::Missing), .. }]), "{plan}");
+        let mut again = world.clone();
+        again.cycle();
+        assert!(!again.ledger.ssh_deliveries[&ann].is_pending() && again.plan().is_empty(), "{}", again.plan());
+        world.account(&ann).disabled = Some("mark".to_owned());
+        let plan = world.plan();
+        let mut steps = plan.accounts.iter().flat_map(AccountPlan::steps);
+        assert!(steps.any(|step| matches!(step, Action::SshKeys { keys, .. } if keys.is_empty())), "{plan}");
+        world.cycle();
+        assert!(world.ledger.ssh_deliveries.is_empty());
     }
 
     #[test]

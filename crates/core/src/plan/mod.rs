@@ -319,12 +319,14 @@ impl World<'_> {
             let (look, reach) = (self.look(id, desired, cluster, tenant), self.reach(cluster));
             // Nothing is created in such a cluster, and no tenant there is recorded as settled.
             let is_left = reach != Reach::Answers || tenant.given_up;
-            let with_homes = is_first && (!is_left || (reach == Reach::Away && !is_served));
+            let with_homes = is_first && (!is_left || (reach != Reach::Answers && !is_served));
             let found = self.in_cluster(look, reach, with_homes);
             is_first &= !with_homes;
             let with_pace = |action: Action| {
                 let by_policy = || pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there);
-                let paced = !action.is_look() && (reach == Reach::Abandoned || (!tenant.given_up && by_policy()));
+                // SSH keys belong to no cluster.
+                let is_abandoned = reach == Reach::Abandoned && !matches!(action, Action::SshKeys { .. });
+                let paced = !action.is_look() && (is_abandoned || (!tenant.given_up && by_policy()));
                 (action, paced)
             };
             narrowing.extend(found.narrowing.into_iter().map(with_pace));
@@ -436,8 +438,8 @@ impl World<'_> {
         if with_homes {
             ssh::actions(look, &mut found);
         }
-        if reach == Reach::Away {
-            // Nothing is granted before the cluster answers. Its tenants are counted as waiting instead.
+        if reach != Reach::Answers {
+            // Nothing is granted before the cluster answers. Its tenants are counted as waiting or abandoned instead.
             found.actions.clear();
             found.notices.clear();
         }

@@ -1,7 +1,7 @@
 //! Plans to write, remove and check the SSH keys of one person.
 //!
 //! Homes belong to no cluster, so the step is done with the first of the account's clusters that answers. If none
-//! answers, keys are still removed and changed, but no first key is delivered.
+//! answers or is configured, keys are still removed and changed, but no first key is delivered.
 
 use bursar_protocol::USUAL_KUBECONFIG;
 
@@ -112,6 +112,19 @@ mod tests {
         assert!(world.ledger.ssh_deliveries.contains_key(&ann));
         world.account(&ann).ssh_keys.clear();
         world.cycle();
+        assert!(world.ledger.ssh_deliveries.is_empty() && world.plan().is_empty(), "{}", world.plan());
+    }
+
+    #[test]
+    fn keys_change_and_leave_although_the_only_cluster_is_out_of_the_configuration() {
+        let (mut world, ann) = world();
+        world.without_cluster("prod");
+        let before = world.ledger.ssh_deliveries[&ann].digest.clone();
+        world.account(&ann).ssh_keys = [KEY.to_owned()].into();
+        world.cycle();
+        assert_ne!(world.ledger.ssh_deliveries[&ann].digest, before);
+        world.account(&ann).disabled = Some("mark".to_owned());
+        (0..2).for_each(|_| drop(world.cycle()));
         assert!(world.ledger.ssh_deliveries.is_empty() && world.plan().is_empty(), "{}", world.plan());
     }
 

@@ -61,7 +61,7 @@ fn removal(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
 mod tests {
     use crate::identity::{AccountId, AccountKind};
     use crate::ledger::change::Change;
-    use crate::ledger::{Delivery, Note, Order, OrderKind};
+    use crate::ledger::{Delivery, Lifecycle, Note, Order, OrderKind};
     use crate::plan::testing::{World, prod};
     use crate::plan::{AccountPlan, Action, Reason};
 
@@ -126,6 +126,16 @@ mod tests {
         world.account(&ann).disabled = Some("mark".to_owned());
         (0..2).for_each(|_| drop(world.cycle()));
         assert!(world.ledger.ssh_deliveries.is_empty() && world.plan().is_empty(), "{}", world.plan());
+    }
+
+    #[test]
+    fn keys_that_a_deleted_account_left_in_its_home_are_removed() {
+        let (mut world, ann) = world();
+        world.ledger.deliveries.clear();
+        let account = world.account(&ann);
+        (account.state, account.disabled) = (Lifecycle::Deleted, Some("mark".to_owned()));
+        world.cycle();
+        assert!(world.ledger.ssh_deliveries.is_empty());
     }
 
     #[test]

@@ -174,14 +174,19 @@ impl World<'_> {
     }
 
     /// Returns the state of an account that is not a tenant, but has members, orders or deliveries that the plan needs.
-    /// Most such accounts are directory groups. The removal of a deleted account's deliveries, and the inspections after
-    /// it, go on after the deletion, which does not wait for them.
+    /// Most such accounts are directory groups. The removal of a deleted account's kubeconfigs and SSH keys, and the
+    /// inspections after it, go on after the deletion, which does not wait for them.
     fn bystander(&self, subject: &Subject<'_>) -> Option<DesiredAccount> {
         let account = subject.account;
         let is_deleted = account.state == Lifecycle::Deleted;
         let rows = is_deleted.then(|| self.ledger.deliveries_of(&account.id)).into_iter().flatten();
         let left = rows.filter(|(_, delivery)| !delivery.is_notice());
-        let places: BTreeMap<&ClusterName, Option<NamespaceName>> = left.map(|(key, _)| (&key.cluster, None)).collect();
+        let mut places: BTreeMap<&ClusterName, Option<NamespaceName>> =
+            left.map(|(key, _)| (&key.cluster, None)).collect();
+        // SSH keys belong to no cluster.
+        if is_deleted && self.ledger.ssh_deliveries.contains_key(&account.id) {
+            places.extend(subject.tenants.iter().map(|(cluster, _)| (*cluster, None)));
+        }
         let concerned = !account.leaving.is_empty() || !subject.orders.is_empty() || !places.is_empty();
         let end = (!places.is_empty()).then_some(EndOfTenant::Delete);
         let idle = Verdict { transition: None, regenerated: None, suspended: end.is_some(), end };

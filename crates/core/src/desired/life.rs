@@ -194,6 +194,8 @@ fn regenerated(evidence: Evidence<'_>, suspended: bool) -> Option<Regeneration> 
                 .or(left)
                 .map(Regeneration::Revoked)
         }
-        (_, true | false) => None,
+        // An account that was learned from a cluster gets no access by the generation that others may have.
+        (_, false) => account.revocation.as_deref().cloned().map(Regeneration::Revoked),
+        (_, true) => None,
     }
 }

@@ -632,6 +632,20 @@ mod tests {
         assert_eq!(applied(ledger, &facts, &policy).accounts[&foo].state, Lifecycle::Active);
     }
 
+    #[test]
+    fn an_account_learned_from_a_binding_gets_another_generation_before_any_access() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let bound = BTreeMap::from([(world.ledger.accounts[&foo].account_name(), 50)]);
+        world.ledger = applied(world.ledger.clone(), &Facts { bound, ..Facts::default() }, &world.policy);
+        let account = &world.ledger.accounts[&foo];
+        assert_eq!((account.state, account.generation), (Lifecycle::New, 50));
+        world.cycle();
+        let account = &world.ledger.accounts[&foo];
+        assert_eq!((account.state, account.revocation.clone()), (Lifecycle::Active, None));
+        assert!(account.generation > 50 && world.bound.values().flatten().all(|name| !name.ends_with("#50")));
+    }
+
     /// Anybody who may create bindings in some namespace can write one with any generation and with our label.
     #[test]
     fn generations_that_no_ledger_reaches_do_not_move_the_counter() {

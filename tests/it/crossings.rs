@@ -35,14 +35,16 @@ use crate::world::{World, all_is_well};
 
 const FIRST_UID: u32 = 66_000;
 const DEADLINE: Duration = Duration::from_mins(5);
-const LIMITS: &str = "\n[limits]\nsuspend_per_cycle = { count = 1000 }\nsuspend_per_day = { count = 1000 }\n\
+const CONFIG: &str = "\n[limits]\nsuspend_per_cycle = { count = 1000 }\nsuspend_per_day = { count = 1000 }\n\
     disable_per_cycle = { count = 1000 }\ndisable_per_day = { count = 1000 }\n\
     remove_members_per_cycle = { count = 1000 }\nresume_per_cycle = { count = 1000 }\nresume_per_day = { count = 1000 }\n\
-    remove_access_per_cycle = { count = 1000 }\nremove_access_per_day = { count = 1000 }\n";
+    remove_access_per_cycle = { count = 1000 }\nremove_access_per_day = { count = 1000 }\n\
+    [lifecycle]\nabsent_for = \"4h\"\n";
 /// The API server notices bindings by its own watch, which takes a moment.
 const AUTHORIZER: Duration = Duration::from_millis(500);
-/// The number of reads, an hour apart, after which absence is proved.
-const READS: usize = 30;
+/// The number of reads, an hour apart, after which absence is proved and every retry was due. All hours of a test must
+/// be less than two thirds of the lifetime of a certificate, or each cycle would renew all certificates.
+const READS: usize = 6;
 
 /// A step: a verb such as `hold`, with the words after the tool's name; `cluster`, with the cluster's name and `up` or
 /// `down`; or `source` with `partial` or `complete`.
@@ -349,7 +351,7 @@ impl Site {
         });
     }
 
-    /// Runs 30 cycles, an hour apart. They prove that entries that are not in the directory are gone.
+    /// Runs [`READS`] cycles, an hour apart. They prove that entries that are not in the directory are gone.
     fn hours_pass(&mut self) {
         for _ in 0..READS {
             self.ahead.fetch_add(1, Ordering::Relaxed);
@@ -543,7 +545,7 @@ fn a_server_without_an_answer_is_an_error_and_not_a_refusal() {
 #[test]
 fn each_crossing_removes_exactly_the_access_that_it_should() {
     let matrix = Matrix::read(steps);
-    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "cross", LIMITS);
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "cross", CONFIG);
     world.clock = || ahead(0);
     let mut cells = cells(&matrix, &world, |state| !is_of_site(state));
     assert!(cells.len() >= 100, "{} cells", cells.len());
@@ -583,7 +585,7 @@ fn each_crossing_removes_exactly_the_access_that_it_should() {
 fn a_cluster_or_source_that_returns_does_not_restore_revoked_access() {
     let matrix = Matrix::read(steps);
     let other = ControlPlane::start(&ControlPlaneOptions::default());
-    let mut world = crate::clusters::world_on(own_servers(&ControlPlaneOptions::default()), "crossaw", &other, LIMITS);
+    let mut world = crate::clusters::world_on(own_servers(&ControlPlaneOptions::default()), "crossaw", &other, CONFIG);
     world.clock = || ahead(1);
     let all = cells(&matrix, &world, |state| state.name == "none" || is_of_site(state));
     assert!(all.len() >= 48, "{} cells", all.len());

@@ -166,6 +166,16 @@ fn moved(rdn: &str, from: &str, to: &str) -> String {
     format!("dn: {rdn},{from}\nchangetype: modrdn\nnewrdn: {rdn}\ndeleteoldrdn: 0\nnewsuperior: {to}\n\n")
 }
 
+/// Adds a binding with Bursar's label that the ledger does not know. It gives the same access as the tool's own one.
+fn add_stray(world: &World, namespace: &str) {
+    let bindings = world.kubectl(&["get", "rolebindings", "-n", namespace, "-o", "json"]);
+    let bindings: Value = serde_json::from_str(&bindings).expect("the text is JSON");
+    let mut stray = bindings["items"][0].clone();
+    let labels = json!({"app.kubernetes.io/managed-by": "bursar"});
+    stray["metadata"] = json!({"name": "bursar-stray", "namespace": namespace, "labels": labels});
+    world.servers.cluster.run(&["create", "-f", "-"], &stray.to_string());
+}
+
 impl Site {
     fn new(world: World, other: Option<ControlPlane>, ahead: &'static AtomicI64) -> Self {
         let runtime =
@@ -300,17 +310,7 @@ impl Site {
                     world.kubectl(&["wait", "--for=delete", &format!("namespace/{namespace}"), "--timeout=240s"]);
                 }
                 "unlabelled" => drop(in_namespace(&["label", &binding(), "app.kubernetes.io/managed-by-"])),
-                "stray" => {
-                    let bindings = in_namespace(&["get", "rolebindings", "-o", "json"]);
-                    let bindings: Value = serde_json::from_str(&bindings).expect("the text is JSON");
-                    let mut stray = bindings["items"][0].clone();
-                    stray["metadata"] = json!({
-                        "name": "bursar-stray",
-                        "namespace": namespace,
-                        "labels": {"app.kubernetes.io/managed-by": "bursar"},
-                    });
-                    world.servers.cluster.run(&["create", "-f", "-"], &stray.to_string());
-                }
+                "stray" => add_stray(world, namespace),
                 "finalizer" => {
                     let binding = binding();
                     finalizers(&binding, kept);

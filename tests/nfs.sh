@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs the tests of homes on NFS: a real nfs-ganesha that squashes root, and Linux's own NFS client; and then the test of
-# SELinux labels. Few test machines have both in their kernel, so they run in a small virtual machine (no KVM needed).
-# Six minutes on 2 cores; part of `make soak`.
+# Runs the tests of homes on NFS, with a real nfs-ganesha that squashes root and with Linux's own NFS client. Then runs
+# the test of SELinux labels. The kernels of few test machines have an NFS client and SELinux, so the tests run in a small
+# virtual machine, which does not need KVM. Takes six minutes on 2 cores; part of `make soak`.
 #
 #   tests/nfs.sh          the tests
-#   tests/nfs.sh bench    deliveries per second, compared with a bare loop, with the usual mount options
+#   tests/nfs.sh bench    the benchmark of deliveries (benches/homes.rs) with the usual mount options
 #
 # Needs root. Kernel and SELinux policy are Debian's, kept in ${BURSAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}. In
 # BURSAR_TEST_SELINUX_POLICY, name a compiled `targeted` policy of Fedora to test with it instead.
@@ -38,7 +38,7 @@ else
     "${CARGO:-cargo}" build --locked --quiet -p bursar-homed
     test_program=$(built it test -p bursar --test it)
     run="$test_program homes::hostile:: && $test_program homes::nfs:: --ignored --test-threads=1 --nocapture && enforce && $test_program homes::selinux:: --ignored --nocapture"
-    # The server must see at once what a test wrote as root.
+    # Tests write as root through /mnt/plain. bursar-homed, which uses /mnt/homes, must see these files at once.
     caching=,noac,lookupcache=none
 fi
 [ -x "$test_program" ] || fail "the programs do not build"
@@ -62,7 +62,7 @@ if [ "$policy" = "$cache/policy" ]; then
     # Debian's policy starts services in another domain than Fedora's.
     domain=initrc_t
     if [ ! -e "$policy" ]; then
-        (cd "$work" && apt-get download selinux-policy-default >/dev/null 2>&1) || fail "no policy to fetch"
+        (cd "$work" && apt-get download selinux-policy-default >/dev/null 2>&1) || fail "cannot fetch an SELinux policy"
         dpkg-deb -x "$work"/selinux-policy-default_*.deb "$work/policy"
         bunzip2 "$work"/policy/usr/share/selinux/default/*.pp.bz2
         modules=$(ls "$work"/policy/usr/share/selinux/default/*.pp | grep -v '/base.pp$')

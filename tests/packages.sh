@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests both packages: their contents, and the deb in a booted system of its own, where systemd starts the daemons, and
-# where the package is upgraded and purged.
+# Tests the contents of both packages. Then boots a system of its own, in which systemd starts the daemons of the deb, and
+# the deb is upgraded and purged.
 #
 #   tests/packages.sh DEB RPM
 #
@@ -43,7 +43,7 @@ for program in bursar bursard bursar-homed bursar-webhook; do
     "$work/rpmroot/usr/bin/$program" --version >/dev/null || fail "$program of the rpm does not run"
 done
 
-# --- both contain the same --------------------------------------------------------------------------------------------
+# --- both packages contain the same files -----------------------------------------------------------------------------
 # The distributions differ in the folders of shell completions, and in whether manual pages are gzipped.
 names() { grep -v -e '/$' -e zsh -e copyright | sed -e 's/\.gz$//' | sort; }
 dpkg-deb --fsys-tarfile "$deb" | tar -t | sed 's/^\.//' | names >"$work/deb.names"
@@ -132,7 +132,7 @@ today() {
         cat "$work/output" >>"$work/today"
     done
 }
-# The exit codes of those commands of the page that do not end with 0.
+# The expected exit codes of the page's commands, if not 0.
 declare -A day_ends=()
 prints() { grep -qE -- "$1" "$work/today" || { cat "$work/today" >&2; fail "the first day: nothing printed like: $1"; }; }
 
@@ -160,7 +160,7 @@ is bursard "$(state bursard.service)" active
 is "bursar-homed's socket" "$(state bursar-homed.socket)" active
 
 say "asking bursar-homed, under its unit's restrictions"
-# Homes may be made here, which needs the capability CAP_CHOWN.
+# Lets bursar-homed create homes in /home, which needs the capability CAP_CHOWN.
 sed -i 's|--prefix /home|--create-prefix /home|' "$system/etc/bursar/homed.env"
 within systemctl stop bursar-homed.service
 version=$(sed -n 's/^pub const PROTOCOL_VERSION: u32 = \([0-9]*\);$/\1/p' crates/protocol/src/lib.rs)

@@ -113,7 +113,7 @@ fn print(context: &Context, file: &str, applied: &Applied, secrets: u64) -> Resu
             "secrets_left": secrets,
         }))?);
     }
-    output::line(format!("{} objects made: {}", made.len(), made.join(", ")));
+    output::line(format!("{} objects created: {}", made.len(), made.join(", ")));
     for (object, why) in left {
         output::line(format!("left out: {object}: {why}"));
     }

@@ -43,7 +43,7 @@ async fn imported(context: &Context) -> Result<Exit, Failure> {
         output::json(&json!(lines))?;
     } else {
         if lines.is_empty() {
-            output::line("# no account seems to be imported again");
+            output::line("# no account seems to have been imported again");
         }
         for line in &lines {
             output::raw(line);
@@ -162,7 +162,7 @@ fn compared((name, before, after): (&str, Option<&SourceRead>, Option<&SourceRea
     };
     let trouble = |which: &str, read: &SourceRead| {
         let why = read.completeness.trouble()?;
-        Some(format!("the {which} read of source {name} is incomplete, so missing entries may exist: {why}"))
+        Some(format!("the {which} read of source {name} is incomplete, so entries that it lacks may exist: {why}"))
     };
     let troubles = [trouble("first", before), trouble("second", after)].into_iter().flatten();
     troubles.chain(differences(before, after).into_iter().map(|line| format!("{name}: {line}"))).collect()

@@ -159,9 +159,9 @@ async fn restored(
         order::asked(context, &[OrderRequest::KubeconfigRestored { target, file, complete }]).await?;
     }
     let text = match (changed, complete) {
-        (false, _) => "the user's part was restored already",
+        (false, _) => "nothing to do: the file already has the user's part",
         (true, true) => "the user's part is restored, with Bursar's current entries",
-        (true, false) => "the user's part is restored; Bursar's entries follow with the next check of the home",
+        (true, false) => "the user's part is restored; Bursar adds its entries at the next check of the home",
     };
     Ok(Some((json!({"changed": changed, "complete": complete}), text.to_owned())))
 }

@@ -81,7 +81,9 @@ async fn dry_run(context: &Context, request: InitRequest<'_>) -> Result<Exit, Fa
         output::json(&json!({"apiVersion": "v1", "kind": "List", "items": made}))?;
         return Ok(Exit::Done);
     }
-    output::line(format!("# bursar init --cluster {cluster} would make these, and then a certificate for the daemon"));
+    output::line(format!(
+        "# bursar init --cluster {cluster} would create these objects, and then a certificate for the daemon"
+    ));
     if ledger.ledger_id == NO_LEDGER {
         output::line(format!("# {NO_LEDGER} stands for the id of the ledger, which the first init generates"));
     }

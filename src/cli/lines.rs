@@ -70,7 +70,7 @@ fn words(line: &str) -> Result<Vec<String>, String> {
         }
     }
     if quoted {
-        return Err("a \" is not closed".to_owned());
+        return Err("a quotation mark (\") is missing".to_owned());
     }
     words.extend(begun.then_some(word));
     Ok(words)

@@ -73,7 +73,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("bursar adopt import FILE", "carries out all adoptions that a file lists"),
     ("bursar directory accept people --reason \"server restored\"", "accepts the next read as it is"),
     ("bursar directory diff people --config new.toml", "exit code 0: no difference; 2: differences"),
-    ("bursar directory imported", "accounts that seem to be imported again"),
+    ("bursar directory imported", "accounts that seem to have been imported again"),
     ("bursar ensure user alice --timeout 30s", "waits for a working kubeconfig, for login hooks"),
     ("bursar home show tool foo", "which entries of the kubeconfig belong to Bursar"),
     ("bursar home restore tool foo", "restores the user's part of the file that Bursar replaced"),

@@ -62,7 +62,7 @@ impl Finding {
     }
 }
 
-/// Reads every directory once whose password can be read. Returns the homes that they name, too.
+/// Reads each directory whose password can be read, once. Also returns the homes that its entries name.
 pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>) {
     let (sources, errors) = settings.usable_sources();
     let remedy = "put the password where the configuration expects it, with mode 0640 and owner root:bursar";
@@ -175,7 +175,7 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding if the ledger cannot be read. The other probes then leave out what they need it for.
+/// Returns a finding if the ledger cannot be read. The other probes then skip the checks that need the ledger.
 pub(super) async fn ledger(settings: &Settings) -> Option<Finding> {
     if is_before_init(&settings.state_dir) {
         return None;

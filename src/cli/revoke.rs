@@ -155,13 +155,13 @@ fn told(context: &Context, answer: &OrderAnswer, end: Ended, left: &Open) -> Res
     match bound {
         Ok(bound) if bound.is_empty() => {}
         Ok(bound) => texts.push(format!(
-            "bindings that are not Bursar's name holders of older credentials; delete them, then run `bursar revoke` \
-             again:\n{}",
+            "bindings that Bursar did not create name holders of older credentials; delete them, then run `bursar \
+             revoke` again:\n{}",
             lines(bound)
         )),
         Err(Failure { text, .. }) => texts.push(format!(
-            "the ledger cannot be read here, so it is not known whether bindings that are not Bursar's name holders of older \
-             credentials; correct this, then run `bursar revoke` again:\n{}",
+            "the ledger cannot be read here, so Bursar cannot tell whether bindings that it did not create name \
+             holders of older credentials; correct this, then run `bursar revoke` again:\n{}",
             output::clean(text)
         )),
     }

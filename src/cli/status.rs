@@ -84,7 +84,8 @@ fn text(status: &Status, origin: Option<&str>, now: Timestamp) -> String {
     lines.extend(ledger.as_ref().map(|LedgerTrouble { why, since, waiting }| {
         let why = clean(why);
         format!(
-            "the ledger takes no writes since {since:.0}: {why}; nothing is written anywhere, {waiting} accounts wait"
+            "the ledger has taken no writes since {since:.0}: {why}; nothing is written anywhere, and the changes of \
+             {waiting} accounts wait"
         )
     }));
     lines.extend(wal.as_ref().map(|(length, readers)| {
@@ -112,8 +113,8 @@ fn text(status: &Status, origin: Option<&str>, now: Timestamp) -> String {
     lines.extend(unowned.iter().map(|unowned| clean(&unowned.to_string())));
     match last_cycle {
         Some(report) => {
-            // The reads in progress are printed above, and the current failures and progress below. If a daemon runs, the clusters were
-            // printed above.
+            // The status prints the reads in progress above, and the current failures and progress below. If a daemon
+            // runs, the status has the clusters too.
             let report = crate::control::api::CycleReport {
                 away: if origin.is_none() { BTreeMap::new() } else { report.away.clone() },
                 failing: Vec::new(),
@@ -157,8 +158,8 @@ fn webhook(cluster: &str, WebhookAnswer { at, trouble }: &WebhookAnswer, now: Ti
     match trouble {
         None => format!("cluster {cluster}: webhook: answered a review {minutes} min ago"),
         Some(why) => format!(
-            "cluster {cluster}: webhook: did not answer a review {minutes} min ago, and every pod of tenants is refused until \
-             it does: {}; see bursar doctor",
+            "cluster {cluster}: webhook: did not answer a review {minutes} min ago, and every new pod of tenants is \
+             refused until it does: {}; see bursar doctor",
             clean(why)
         ),
     }
@@ -194,12 +195,13 @@ fn of_cluster(name: &str, cluster: &ClusterStatus, now: Timestamp) -> Vec<String
 fn of_realm(realm: &RealmStatus) -> Vec<String> {
     let RealmStatus { name, read_at, users, waiting, trouble, notices } = realm;
     let read = read_at.map_or_else(|| "not read yet".to_owned(), |at| format!("read {at:.0}"));
-    let left = if *waiting > 0 { format!(", {waiting} steps left to the next cycle") } else { String::new() };
+    let left = if *waiting > 0 { format!(", {waiting} steps wait for the next cycle") } else { String::new() };
     let mut lines = vec![format!("realm {name}: {users} users of Bursar, {read}{left}")];
     lines.extend(trouble.as_ref().map(|RealmTrouble { why, since, attempts, next_try }| {
         let why = clean(why);
         format!(
-            "realm {name}: no changes are made since {since:.0}: {why} (tried {attempts} times, next attempt at {next_try:.0})"
+            "realm {name}: no changes have been made since {since:.0}: {why} (tried {attempts} times, next attempt at \
+             {next_try:.0})"
         )
     }));
     lines.extend(notices.iter().map(|notice| format!("{}: {}", notice.account, clean(&notice.text))));
@@ -219,13 +221,13 @@ fn source(name: &str, state: &SourceState) -> String {
     let numbers = state.numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
     let way = match state.way {
         Way::Full => "",
-        Way::Incremental => " by its changes",
+        Way::Incremental => ", changes only",
         Way::Persist => ", changes pushed by the server",
     };
     let repaired = state.compared.as_ref().filter(|compared| compared.found.differences > 0).map(|compared| {
         let Comparison { differences, examples } = &compared.found;
         let examples: Vec<String> = examples.iter().map(|example| clean(example)).collect();
-        format!("; the full read of {:.0} repaired {differences}: {}", compared.at, examples.join(", "))
+        format!("; the full read of {:.0} repaired differences ({differences}): {}", compared.at, examples.join(", "))
     });
     let mut text = format!(
         "source {name} ({server}): {answered}; {}{numbers}, read {:.0}{way}{}",

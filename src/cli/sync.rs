@@ -77,8 +77,8 @@ pub(super) fn text(report: &CycleReport) -> String {
     let trigger = trigger.name();
     let rejected = if *rejected > 0 { format!(", {rejected} rejected") } else { String::new() };
     let left = match report.remaining() {
-        Some(time) => format!(", {left} left to the next cycle, about {time:#} at this pace"),
-        None if *left > 0 => format!(", {left} left to the next cycle"),
+        Some(time) => format!(", {left} wait for the next cycle (about {time:#} at this pace)"),
+        None if *left > 0 => format!(", {left} wait for the next cycle"),
         None => String::new(),
     };
     let mut lines = vec![format!(
@@ -91,7 +91,7 @@ pub(super) fn text(report: &CycleReport) -> String {
         let why = why.as_deref().map(|why| format!(": {}", clean(why))).unwrap_or_default();
         format!("cluster {cluster}: not reachable{why}; tenants that wait for it: {tenants}")
     }));
-    lines.extend(report.realm.iter().map(|why| format!("realm: nothing is done there: {}", clean(why))));
+    lines.extend(report.realm.iter().map(|why| format!("realm: nothing is changed there: {}", clean(why))));
     lines.extend(failing.iter().map(|failure| {
         let Failing { account, cluster, step, reason, since: _, attempts: _, next_try: _ } = failure;
         format!("fails: {account} in {cluster}: {step}: {}", clean(reason))

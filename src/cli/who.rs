@@ -38,7 +38,7 @@ pub(super) async fn run(context: &Context, asked: &Who) -> Result<Exit, Failure>
     let answers = found["answers"].as_array().map(Vec::as_slice).unwrap_or_default();
     if answers.is_empty() {
         let when = at.map(|at| format!(" at {at}")).unwrap_or_default();
-        let lines = [format!("no account stands behind {what}{when}")].into_iter();
+        let lines = [format!("{what} belongs to no account{when}")].into_iter();
         let lines: Vec<String> = lines.chain(notes.iter().map(|note| (*note).to_owned())).chain(hint(what)).collect();
         return Err(Failure::new(Exit::NoAccount, lines.join("\n")));
     }

@@ -1,6 +1,6 @@
-//! `bursar why [KIND NAME]`: explains an account, from the directory entry and the rule to each object, or names the
-//! missing step. If the caller may not read the ledger, the daemon answers about the caller's own account. If no daemon
-//! runs, callers who may read the ledger still get an answer.
+//! `bursar why [KIND NAME]`: explains each step from an account's directory entry to its objects, and names a missing
+//! step. If the caller may not read the ledger, the daemon answers about the caller's own account. If no daemon runs,
+//! callers who may read the ledger still get an answer.
 
 use serde_json::{Value, json};
 

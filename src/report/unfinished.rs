@@ -24,7 +24,7 @@ pub struct Unfinished {
     pub what: String,
     /// The note of the order; `None` if nobody ordered the change, or if only the history still has the order.
     pub by: Option<Note>,
-    /// Texts for administrators, each with the remedy.
+    /// What the change waits for, as texts for administrators.
     pub waits_for: Vec<String>,
     /// Whether a limit or an incomplete read holds the change back.
     pub refused: bool,
@@ -111,7 +111,7 @@ pub fn after(report: &CycleReport, answer: &OrderAnswer) -> Vec<RequestRefusal> 
         unfinished.map(|one| RequestRefusal { exit_code: if one.refused { 3 } else { 1 }, text: one.to_string() });
     let said: BTreeSet<&AccountName> = report.unfinished.iter().map(|one| &one.account).collect();
     let failing = report.failing.iter().filter(|it| ordered.contains(&it.account) && !said.contains(&it.account));
-    // A foreign object waits for `bursar adopt`; the order has no object of Bursar to change.
+    // The step waits for `bursar adopt` of a foreign object, which the order does not change.
     let failing = failing.filter(|failing| failing.step != FOREIGN);
     // A failing home does not make an order about a quota unfinished.
     let failing =
@@ -144,7 +144,7 @@ impl<'a> Left<'a> {
         let mut left = Self::default();
         for (key, record) in &ledger.objects {
             let is_access = key.kind.stage() == Stage::Access;
-            // Most objects have neither kind, and to look up all their accounts would take long.
+            // Most objects are neither bindings nor seals, and a look-up of all their accounts would take long.
             if !is_access && !stops_pods(key) {
                 continue;
             }
@@ -154,7 +154,7 @@ impl<'a> Left<'a> {
                 to.entry(record.account.clone()).or_default().insert(cluster);
             };
             match owner.map(|owner| owner.state) {
-                // A cluster that the account's classes no longer name refuses its pods for good.
+                // A cluster that the account's classes no longer name refuses the account's pods permanently.
                 Some(Lifecycle::Active) if stops_pods(key) && owner.is_some_and(|it| serves(it, &key.cluster)) => {
                     add(&mut left.sealed);
                 }

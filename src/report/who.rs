@@ -20,8 +20,8 @@ use crate::policy::{Class, CredentialRule, Policy};
 use crate::rules::{ClassRules, Mode};
 use crate::store::{ReadStore, StoreError};
 
-/// The time that stands for "now" in the queries. It is later than every entry of the ledger, and earlier than the open
-/// end, so a query returns the newest state, also in a backup.
+/// The time that stands for "now" in the queries. It is later than every entry of the ledger, and earlier than the end
+/// of rows that have not ended (`…59Z`), so a query returns the newest state, also in a backup.
 const LATEST: &str = "9999-12-31T23:59:58Z";
 
 /// The certificate or token with id `?1`, and its present holder.
@@ -47,7 +47,7 @@ WHERE c.host = ?1 AND c.not_before <= ?2
       ELSE c.not_after > ?2 END";
 
 /// The accounts of `?1`, a JSON array of ids, as they were at `?2`. An account that was not known yet has no row. A uid
-/// changes only by an order, which the history records. The history also has the beginnings of former states.
+/// changes only by an order, which the history records. The history also records when each former state began.
 const ACCOUNTS: &str = "WITH life AS (
   SELECT a.id AS id,
          (SELECT max(ac.at_start) FROM activity ac WHERE ac.account_id = a.id AND ac.at_start <= ?2 AND ac.at_end > ?2)
@@ -95,7 +95,7 @@ WHERE ms.account_id IN (SELECT value FROM json_each(?1)) AND ms.at_start <= ?2 A
 
 type Row = Map<String, Value>;
 
-/// The certificate or token with this id, as its holder is now, and the id of that account.
+/// Returns the certificate or token with this id, with the present state of its holder, and the holder's id.
 pub async fn credential(store: &mut ReadStore, id: &str) -> Result<Option<(String, Row)>, StoreError> {
     let Some(mut row) = store.rows(CREDENTIAL, &[id.to_owned()]).await?.pop() else { return Ok(None) };
     let holder = taken(&mut row, "id");
@@ -118,7 +118,7 @@ impl FoundAccounts {
     }
 }
 
-/// Returns the answer to `bursar who`, as `--json` prints it; `answers` is empty if nobody stands behind `what`. `now`
+/// Returns the answer to `bursar who`, as `--json` prints it; `answers` is empty if `what` belongs to no account. `now`
 /// is the newest state and the configuration, which determine the present classes. If `now` is `None`, the answer about
 /// a host leaves out the classes that may serve it.
 pub async fn answer(
@@ -177,7 +177,9 @@ pub async fn answer(
     let unknown = json!(found.by.keys().collect::<Vec<_>>()).to_string();
     for row in store.rows(KNOWN, &[unknown]).await? {
         let (account, since) = (text(&row, "account"), text(&row, "since"));
-        found.notes.push(format!("{account} stands behind it, but the ledger knows that account only since {since}"));
+        found
+            .notes
+            .push(format!("it belonged to {account} later: the ledger has known that account only since {since}"));
     }
     Ok(json!({"what": what, "at": at, "answers": answers, "credential": found.credential, "notes": found.notes}))
 }

@@ -41,7 +41,7 @@ const FIRST_LISTING: Duration = Duration::from_secs(30);
 /// Shown for a cluster that did not answer in time.
 const NO_ANSWER: &str = "no answer yet";
 
-/// How long the end of a process waits for the marks that are being raised.
+/// How long a process that ends waits until the marks in its clusters are raised.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
 pub struct Clusters {
@@ -56,9 +56,11 @@ pub struct Clusters {
     urgent: Arc<Notify>,
     /// Cancelled when another ledger takes over a cluster, or a cluster proves that the process was rolled back.
     stop: CancellationToken,
-    /// The ledger's last generation when it was opened. It counts for a cluster whose mark the ledger never wrote.
+    /// The ledger's last generation when the process opened it. If the ledger has never written the mark of a cluster,
+    /// a mark up to this generation is expected there.
     opened: u64,
-    /// The generations that this process may find, for each cluster that it connected to or tried to.
+    /// For each cluster that the process has tried to connect to: the generations that it may find there. A higher one
+    /// proves a rollback.
     generations: BTreeMap<ClusterName, Arc<KnownGenerations>>,
     /// The pods of suspended tenants that ran when they were last counted.
     pub(crate) suspended_pods: BTreeMap<ClusterName, SuspendedPods>,
@@ -67,7 +69,7 @@ pub struct Clusters {
     is_proven: bool,
 }
 
-/// The other state that connecting a cluster needs.
+/// The state outside [`Clusters`] that is needed to connect a cluster.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) settings: &'a Settings,
@@ -99,8 +101,9 @@ pub(super) struct Link {
     pub(super) webhook_due: Option<Timestamp>,
     pub(super) is_without_webhook: bool,
     pub(super) review: Review,
-    /// Whether the configuration was reloaded, so that the daemon's own kubeconfig may need its new CA.
+    /// Whether the configuration was reloaded since the CA in the daemon's own kubeconfig was last compared with it.
     reconfigured: bool,
+    /// The comparison of that CA, while it runs.
     pub(super) following: Option<Asking<Result<bool, AccessError>>>,
     pub(super) keeping: Option<Asking<Result<Kept, AccessError>>>,
     /// Whether the webhook's objects in the cluster differ from what was installed.
@@ -112,7 +115,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Returns which ledger and process own the cluster, as far as that is known.
+    /// Returns the ledger that owns the cluster, as far as the daemon knows.
     fn owner(&self) -> Ownership {
         self.owner.receiver().borrow().clone()
     }
@@ -156,7 +159,7 @@ impl Clusters {
         futures::future::join_all(listed).await;
     }
 
-    /// Returns the notification of changes that must not wait for further ones.
+    /// Returns the notification of changes that start a cycle without a debounce.
     #[must_use]
     pub fn urgent(&self) -> Arc<Notify> {
         Arc::clone(&self.urgent)

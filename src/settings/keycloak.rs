@@ -13,14 +13,14 @@ use crate::identity::AccountKind;
 use crate::ledger::gaps;
 pub(super) use bursar_directory::keycloak::INTERVAL;
 
-/// Keys of other sources, each with what a realm has instead.
+/// The keys of other sources, each with the text that says what a realm has instead.
 const OF_OTHERS: [(&str, &str); 14] = [
     ("urls", "a realm has one url"),
     ("bind_dn", "a realm identifies Bursar by client_id"),
     ("password", "a realm identifies Bursar by client_secret"),
     ("client_certificate", "a realm identifies Bursar by client_secret"),
     ("client_key", "a realm identifies Bursar by client_secret"),
-    ("starttls", "a realm speaks https"),
+    ("starttls", "a realm uses https"),
     ("incremental", "Keycloak does not report changes: it is read in full after each interval"),
     ("persist", "Keycloak does not report changes: it is read again after each interval"),
     ("members_at_once", "a realm's members are read in pages: page_size"),

@@ -217,7 +217,8 @@ fn source(name: &Path, text: &str) -> Source {
     Source { module, text, paths }
 }
 
-/// Returns the text without code that exists only for tests: modules in their own files, and the one at the end.
+/// Returns the text without code that exists only for tests: declarations of modules in files of their own, and the
+/// module at the end of the file.
 fn without_tests(text: &str) -> String {
     let mut parts = text.split("#[cfg(test)]");
     let mut code = parts.next().unwrap_or_default().to_owned();

@@ -102,7 +102,7 @@ fn a_full_disk_stops_writing_and_nothing_else_until_there_is_room_again() {
     let said = Command::new(env!("CARGO_BIN_EXE_bursar")).arg("--config").arg(world.config()).arg("status").output();
     let said = String::from_utf8_lossy(&said.expect("bursar is built").stdout).into_owned();
     let promised =
-        include_str!("../../docs/runbooks/disk-full.md").lines().find(|line| line.contains("takes no writes"));
+        include_str!("../../docs/runbooks/disk-full.md").lines().find(|line| line.contains("has taken no writes"));
     for part in promised.expect("the runbook has the line").trim().split("2027-01-01T04:00:00Z") {
         let part = part.split("/var").next().unwrap_or(part);
         assert!(said.contains(part), "{part:?} in {said}");

@@ -129,7 +129,7 @@ fn the_nightly_full_read_repairs_what_no_change_reported() {
     assert!(world.metrics().contains("bursar_source_differences{source=\"people\"} 1"));
     let told = world.rows("SELECT reason FROM event WHERE action = 'directory repaired'").remove(0);
     assert_eq!(told["reason"], "a full read of source people differs from the entries kept up to date by changes");
-    assert!(world.bursar("status").contains(" repaired 1: tool foo was out of date"));
+    assert!(world.bursar("status").contains(" repaired differences (1): tool foo was out of date"));
 
     all_is_well(&world.cycle_by(Trigger::FullRead));
     for _ in 0..2 {

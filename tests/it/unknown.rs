@@ -54,7 +54,7 @@ fn in_25_hours() -> Timestamp {
     daemon::now() + SignedDuration::from_hours(25)
 }
 
-/// The ledger comes back from a backup that is older than bar and carol. Both have left the directory since.
+/// The ledger is restored from a backup that is older than bar and carol, who have left the directory in the meantime.
 fn a_restored_ledger_removes_access_that_it_does_not_know(world: &mut World) {
     world.stop();
     let backup = snapshot(world);
@@ -71,7 +71,7 @@ fn a_restored_ledger_removes_access_that_it_does_not_know(world: &mut World) {
     for dn in [tool_account_dn(&world.base, "bar"), person_dn(&world.base, "carol"), group] {
         world.servers.slapd.delete(&dn);
     }
-    // Otherwise the seal would show the account. Carol has no namespace.
+    // The seal of bar's namespace would show `takeover` the account. Carol has no namespace.
     world.kubectl(&["annotate", "namespace", &world.namespace("bar"), "bursar.dev/seal-"]);
     // No class could have made this binding, so another program may need it.
     world.kubectl(&["create", "namespace", "other-baz"]);

@@ -63,7 +63,8 @@ fn an_answer_shows_the_ledger_at_the_given_time() {
     let early = of_ledger(&ledger, "52503 --at 2026-04-01");
     assert_eq!(early.status.code(), Some(4));
     assert!(
-        stderr(&early).contains("tool:web stands behind it, but the ledger knows that account only since 2026-05-01")
+        stderr(&early)
+            .contains("it belonged to tool:web later: the ledger has known that account only since 2026-05-01")
     );
 
     // On each day, the members in the answer are those of the view `access_on`.
@@ -99,8 +100,8 @@ fn an_answer_shows_the_ledger_at_the_given_time() {
     assert_eq!((members(admin), &admin["namespaces"][0]["namespace"]), (BTreeSet::from(["user:carol"]), &Value::Null));
 
     for (words, exit, says) in [
-        ("4711", 4, "no account stands behind 4711"),
-        ("nobody@example.org", 4, "no account stands behind"),
+        ("4711", 4, "4711 belongs to no account"),
+        ("nobody@example.org", 4, "nobody@example.org belongs to no account"),
         ("tool:foo", 64, "NAMESPACE/POD"),
         ("X509SHA256=12", 64, "64 digits"),
         ("52503 --at 2999-01-01", 64, "is in the future"),

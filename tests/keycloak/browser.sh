@@ -11,7 +11,7 @@ visit() {
     curl --silent --show-error --fail --location --cacert "$SSL_CERT_FILE" \
         --cookie "$folder/jar" --cookie-jar "$folder/jar" "$@" >"$folder/page"
 }
-# The URL of the page's form, and its hidden fields.
+# Print the URL of the page's form, and its hidden field `code`.
 action() { grep -om1 'action="[^"]*"' "$folder/page" | cut -d'"' -f2 | sed "s/&amp;/\&/g; s|^/|$site/|"; }
 code() { grep -o 'name="code" value="[^"]*"' "$folder/page" | cut -d'"' -f4; }
 

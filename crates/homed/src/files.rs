@@ -294,8 +294,8 @@ impl Directory<'_> {
         is_marked(&place).then(|| HomeError::Immutable { path: self.path_of(name) })
     }
 
-    /// Opens whatever has this name, also a link, only to look at it. A path in `stat` would cross a mount on the name,
-    /// and a FUSE file system that a user mounted on a file may never answer.
+    /// Opens the file, link or directory with this name, only to read its metadata. `stat` with a path would cross a
+    /// mount on the name, and a FUSE file system that a user mounted on a file may never answer.
     fn place(&self, name: &Path) -> Result<OwnedFd, Errno> {
         fs::openat2(&self.held, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), IN_HOME)
     }
@@ -335,8 +335,8 @@ impl Directory<'_> {
         Ok(Some(Existing { content, mode: found.st_mode & 0o7777, owner: found.st_uid, version, file }))
     }
 
-    /// Refuses a size that is not read. A file of this size is not written either, because our entries in it could
-    /// never be changed or removed.
+    /// Returns an error if a file of this size is too large to be read. Such a file is not written either, because our
+    /// entries in it could never be changed or removed.
     pub(super) fn limit(&self, name: &Path, size: u64) -> Result<(), HomeError> {
         let too_large = || HomeError::TooLarge { path: self.path_of(name), size, limit: self.most };
         if size > self.most { Err(too_large()) } else { Ok(()) }
@@ -498,7 +498,8 @@ impl Directory<'_> {
 /// Renames a file to a name that no file has. If one has it, returns [`Errno::EXIST`].
 pub(super) fn rename_new(directory: &OwnedFd, from: &Path, to: &Path) -> Result<(), Errno> {
     match fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
-        // NFS has no NOREPLACE, but hard links, which never replace a file either. A few file systems have neither.
+        // NFS does not support NOREPLACE. A hard link never replaces a file either. A few file systems support neither;
+        // there, the rename may replace a file.
         Err(Errno::INVAL | Errno::NOSYS) => match fs::linkat(directory, from, directory, to, AtFlags::empty()) {
             Ok(()) => fs::unlinkat(directory, from, AtFlags::empty()),
             Err(Errno::PERM | Errno::NOTSUP | Errno::NOSYS) => fs::renameat(directory, from, directory, to),

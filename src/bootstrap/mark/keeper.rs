@@ -30,9 +30,8 @@ const CLAIM_WAITS: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long an execution waits for its read of the mark, which precedes every write.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
-/// The pause between two reads while the watch is broken. A claim waits longer than this pause and a read
-/// ([`CLAIM_WAITS`]), so this process refuses the claim in time once the cluster answers again. The watch's own pause
-/// may be longer.
+/// The pause between two reads while the watch is broken. [`CLAIM_WAITS`] is longer than this pause plus a read, so
+/// this process refuses a claim in time once the cluster answers again. The watch's own pause may be longer.
 const LOOK_WHILE_BROKEN: Duration = Duration::from_secs(2);
 /// How many times a write is tried if another client writes the mark at the same time.
 const WRITES: usize = 3;
@@ -69,11 +68,11 @@ impl std::fmt::Debug for MarkKeeper {
 /// The answer to the question whether another process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// This process runs, or the cluster cannot tell.
+    /// This process is the holder, or the mark cannot name a holder.
     Held,
-    /// No process refused; [`MarkKeeper::take_over`] may follow.
+    /// No process refused the claim; [`MarkKeeper::take_over`] may follow.
     Free,
-    /// Another process runs.
+    /// Another process runs and refused the claim.
     Refused,
 }
 
@@ -266,7 +265,7 @@ impl MarkKeeper {
         Some(AbortOnDropHandle::new(tokio::spawn(async move {
             if let Err(error) = keeper.raise(last).await {
                 let (cluster, error) = (&keeper.owner.cluster, chain(&error));
-                tracing::warn!(%cluster, error, "the mark of the generations in use is not raised");
+                tracing::warn!(%cluster, error, "cannot raise the mark of generations; the next cycle tries again");
             }
         })))
     }

@@ -1,5 +1,5 @@
 //! The certificate authorities that the API server trusts for the webhook. Bursar generates them, keeps them in the
-//! state folder, and signs with them the webhook's certificates.
+//! state folder, and signs the webhook's certificates with them.
 //!
 //! An authority signs only after the API server has had time to trust it, and is trusted until it expires. A pod of the
 //! webhook can therefore still present an older certificate without being rejected.
@@ -29,7 +29,7 @@ const REPLACED_AFTER: SignedDuration = SignedDuration::from_hours(2 * 365 * 24);
 pub(super) const WITHIN: Duration = Duration::from_hours(30 * 24);
 /// The lifetime of a certificate outside the cluster, which is not renewed automatically.
 pub const OUTSIDE: Duration = Duration::from_hours(365 * 24);
-/// Certificates are backdated by this much, so that clocks that are slow by less accept them.
+/// Certificates are backdated by this time, so that a host whose clock is slow by less than this accepts them.
 const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
 /// API servers apply a new configuration within seconds. An API server that works never needs an hour.
 pub(super) const SETTLES: SignedDuration = SignedDuration::from_hours(1);
@@ -189,7 +189,7 @@ fn new_certificate(
     })
 }
 
-/// Sets the validity.
+/// Sets the validity, and returns it.
 fn valid(params: &mut CertificateParams, lifetime: Duration, now: Timestamp) -> Issued {
     let not_before = now - BACKDATED;
     let not_after = now.saturating_add(lifetime).unwrap_or(Timestamp::MAX);

@@ -66,7 +66,7 @@ impl Question {
 /// Decides from the API server's answer whether the webhook works.
 fn works(answer: Result<(), String>, must_be_refused: bool) -> Result<(), String> {
     match answer {
-        Ok(()) if must_be_refused => Err("a pod that would run as root was let through".to_owned()),
+        Ok(()) if must_be_refused => Err("a pod that would run as root was allowed".to_owned()),
         Err(why) if is_denied(&why) => Ok(()),
         Err(why) if must_be_refused || why.contains("failed calling webhook") || why.contains(STALE) => Err(why),
         // The pod was allowed, or something other than the webhook refused it. Neither means that the webhook is

@@ -1,6 +1,6 @@
 //! `bursar webhook selftest`: sends dry-run requests that must be allowed and requests that must be refused, in a
 //! namespace of its own that is sealed for one class after the other. Only the namespace is stored.
-//! `claims.storage_classes` is not tested, because the rule exempts claims of the daemon.
+//! `claims.storage_classes` is not tested, because the requests are the daemon's, and the rule exempts its claims.
 
 use std::time::Duration;
 
@@ -129,7 +129,7 @@ async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Ve
     // Repeated until the webhook has seen the seal.
     let ready = wait_for(HEARD_WITHIN, async || {
         Ok(match create_pod(client, &pod(rules, &plain)).await {
-            Ok(_) if is_closed => Err("it was let through".to_owned()),
+            Ok(_) if is_closed => Err("it was allowed".to_owned()),
             Ok(pod) => expected(&pod, rules).map_or(Ok(()), Err),
             Err(why) if is_closed && is_denied(&why) && why.contains(NO_IMAGES) => Ok(()),
             Err(why) => Err(why),
@@ -145,7 +145,7 @@ async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Ve
     for (what, mode, spec) in refused(&plain) {
         if mode(rules) == Mode::Enforce {
             let wrong = match create_pod(client, &pod(rules, &spec)).await {
-                Ok(_) => Some("it was let through".to_owned()),
+                Ok(_) => Some("it was allowed".to_owned()),
                 // The refusal must come from the webhook: the backstop refuses some of these too, and would hide a
                 // broken webhook.
                 Err(why) if is_denied(&why) => None,
@@ -235,7 +235,7 @@ fn refused_by_server(
     tried.into_iter().filter(|tried| tried.0).map(|(_, what, plural, object)| (what, plural, object)).collect()
 }
 
-/// Sends an object that the policies of the rules must refuse.
+/// Sends an object that the API server's admission policies must refuse.
 async fn must_refuse(client: &Client, plural: &str, object: &Value) -> Result<(), String> {
     let mut object = object.clone();
     object["metadata"]["name"] = json!("selftest");
@@ -245,7 +245,7 @@ async fn must_refuse(client: &Client, plural: &str, object: &Value) -> Result<()
     let request = Request::post(uri).header("content-type", "application/json").body(object.to_string().into_bytes());
     let request = request.map_err(|error| error.to_string())?;
     match client.request::<Value>(request).await {
-        Ok(_) => Err("it was let through".to_owned()),
+        Ok(_) => Err("it was allowed".to_owned()),
         Err(kube::Error::Api(status)) if status.message.contains(server_rules::POLICIES[0]) => Ok(()),
         Err(error) => Err(format!("it was not refused by the policy, but by: {}", chain(&error))),
     }
@@ -277,7 +277,7 @@ fn refused(plain: &Value) -> Vec<(&'static str, ModeOf, Value)> {
     vec![
         ("a pod that runs as root", uid, with(&|spec| spec["securityContext"] = json!({"runAsUser": 0}))),
         (
-            "a pod that runs as somebody else",
+            "a pod that runs as another uid",
             uid,
             with(&|spec| {
                 spec["securityContext"] = json!({"runAsUser": RUNS_AS + 1});
@@ -300,7 +300,7 @@ fn refused(plain: &Value) -> Vec<(&'static str, ModeOf, Value)> {
             }),
         ),
         (
-            "a container that may escalate",
+            "a container that may escalate privileges",
             |rules| if rules.uid.privilege_escalation { Mode::Off } else { rules.uid.mode },
             with(&|spec| {
                 spec["containers"][0]["securityContext"] = json!({"allowPrivilegeEscalation": true});

@@ -9,7 +9,7 @@ use super::Why;
 pub enum Directory {
     /// Accept the next read of a source as it is, if a server was restored from a backup or groups are empty on purpose
     Accept(Accept),
-    /// Print the accounts that seem to be imported again, as lines for `adopt import`
+    /// Print the accounts that seem to have been imported again, as lines for `adopt import`
     Imported,
     /// Compare a source under another configuration (--config FILE), or on one of its servers (--server URL)
     Diff(Diff),

@@ -166,7 +166,7 @@ async fn owned(subject: &str, client: &kube::Client, ledger: &LedgerState, init:
         Ok(Some(owner)) if owner == *own => None,
         Ok(Some(owner)) => Some(Finding::bad(
             subject,
-            format!("the cluster belongs to ledger {owner}, and this one is {own}"),
+            format!("the cluster belongs to ledger {owner}, but the ledger of this host is {own}"),
             "bursar takeover, after the other daemon was stopped",
         )),
         Ok(None) => Some(Finding::bad(subject, "the cluster belongs to no ledger", init)),

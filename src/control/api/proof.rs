@@ -55,7 +55,7 @@ impl RevocationProof {
         let mut open = Vec::new();
         if !bindings.is_empty() {
             open.push(format!(
-                "bindings that are not Bursar's name the holder of older credentials, {}; delete them, then run \
+                "bindings that Bursar did not create name the holder of older credentials, {}; delete them, then run \
                  `bursar revoke` again",
                 bindings.join(", ")
             ));

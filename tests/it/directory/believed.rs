@@ -146,7 +146,7 @@ async fn another_directory_without_the_sentinel_adds_nobody() {
     let mut story = Story::of(right.clone());
     story.hears().await;
     let before = story.ledger.accounts.clone();
-    // The name now leads to the directory of a laboratory, which may also lack some of the bases.
+    // The server's name now leads to the directory of a laboratory, which may also lack some of the bases.
     for units in [toolforge_units_ldif(BASE_DN), unit_ldif(BASE_DN, "people")] {
         let bulk_load = units + &person_ldif(BASE_DN, "eve", 2100);
         let other = Slapd::start(&SlapdOptions { bulk_load, ..SlapdOptions::default() });
@@ -274,7 +274,7 @@ async fn a_member_who_is_renamed_between_two_searches_of_a_read_stays() {
     };
     let rename = format!("dn: {old}\nchangetype: modrdn\nnewrdn: uid=alicia\ndeleteoldrdn: 1\n\n")
         + &named.iter().map(change).collect::<String>();
-    // The search for people shows her, and then ends. Groups are searched afterwards.
+    // Renames alice after the search for people has shown her and has ended, but before groups are searched.
     let (step, server) = (AtomicUsize::new(0), Arc::clone(&slapd));
     let renames = move |message: &mut Vec<u8>| {
         let has = |text: &str| message.windows(text.len()).any(|part| part == text.as_bytes());
@@ -326,7 +326,8 @@ async fn nobody_joins_a_tool_by_the_former_dn_of_a_maintainer() {
         assert!(why.as_ref().is_some_and(|why| why.contains("that user:alicia had before")), "{why:?}");
     }
     assert_eq!(account(&story, "alice").directory_id, heir);
-    // The tool names the former holder by the new DN, so it was changed after the rename.
+    // The tool now has the new DN of the former alice, so its members were changed after the rename. The old DN among
+    // them therefore means bob, who has the name alice now.
     slapd.modify_ldif(&format!(
         "dn: {}\nchangetype: modify\nadd: member\nmember: {}\n\n",
         tool_group_dn(BASE_DN, "shared"),

@@ -133,7 +133,7 @@ impl<'a> Container<'a> {
         Ok(host_ports(self.value)?.difference(&before).copied().collect())
     }
 
-    /// Returns the container in `spec`.
+    /// Returns this container in `spec`, a copy of the pod's spec that is being filled in.
     pub(super) fn of<'v, 's>(&self, spec: &'v mut Json<'s>) -> Option<&'v mut Json<'s>> {
         spec.get_mut(self.list)?.as_list_mut()?.get_mut(self.index)
     }
@@ -225,9 +225,9 @@ fn deadline(pod: &Pod<'_>) -> Result<Option<Duration>, Malformed> {
     Ok(seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs))
 }
 
-/// Checks the lifetime, which a pod gives by its annotation, and optionally by its deadline too. Refuses a lifetime
-/// beyond the class's maximum, an annotation that is not a duration, the removal of the annotation and, if the class
-/// requires lifetimes, a new pod without one.
+/// Checks the lifetime that a pod has by its annotation or its deadline. Refuses a lifetime beyond the class's maximum,
+/// an annotation that is not a duration, the removal of the annotation and, if the class requires lifetimes, a new pod
+/// without one.
 fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.lifetimes;
     let max = rules.max.map(Duration::from_secs);
@@ -264,7 +264,7 @@ fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -
     if was_there && (rules.required || !pod.is_template()) {
         let what = format!("annotation {LIFETIME} is removed");
         let why = format!("pods of {} must keep this annotation", tenant.who());
-        found(what, why, "send the annotation, too".to_owned());
+        found(what, why, "keep the annotation in the request".to_owned());
     } else if is_made && rules.required {
         let what = if pod.is_template() { "a pod of the template" } else { "the pod" };
         let why = format!("pods of {} must have a lifetime", tenant.who());

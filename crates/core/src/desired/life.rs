@@ -32,8 +32,8 @@ pub(super) struct Evidence<'a> {
     /// Open orders, from the oldest to the newest.
     pub(super) orders: &'a [&'a Order],
     pub(super) lifecycle: &'a LifecycleDelays,
-    /// Whether absences, marks and lost classes count. If not, the verdict is the one that remains if the guard refuses
-    /// every removal.
+    /// Whether absences, disabling marks and lost classes count. If not, the verdict is what remains to do if the guard
+    /// refuses every removal.
     pub(super) removals: bool,
     /// Whether leaving members count.
     pub(super) leavings: bool,
@@ -42,7 +42,7 @@ pub(super) struct Evidence<'a> {
     pub(super) shared: bool,
     /// Since when nothing has run in any of its namespaces; `None` if this is not long enough for a suspension.
     pub(super) idle: Option<Timestamp>,
-    /// When the account was last asked for.
+    /// The time of the last request for the account.
     pub(super) asked: Option<Timestamp>,
     pub(super) now: Timestamp,
 }
@@ -98,8 +98,8 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
     Some(Verdict { transition, regenerated, suspended, end })
 }
 
-/// Decides what follows the archive. A deletion that has begun is completed even if an administrator orders something
-/// else, because half-deleted namespaces are useless.
+/// Decides what is due after the namespaces were archived. A deletion that has begun is completed even if an
+/// administrator orders something else, because half-deleted namespaces are useless.
 fn archived(evidence: Evidence<'_>, cause: Suspension) -> Option<Transition> {
     let Evidence { account, lifecycle, namespaces, .. } = evidence;
     match account.ending {

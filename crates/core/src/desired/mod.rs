@@ -103,7 +103,8 @@ pub struct AccountIntent {
     pub generation: u64,
     /// Why the generation is new; `None` if it is not.
     pub regenerated: Option<Regeneration>,
-    /// The hold. While it lasts, the plan is only shown, and its `otherwise` is executed.
+    /// The note of the hold, if the account is held. While the hold lasts, the plan only shows this state, and the
+    /// alternative is executed ([`DesiredAccount::otherwise`]).
     pub held: Option<Note>,
     /// Ids of the orders that are carried out.
     pub orders: Vec<i64>,
@@ -195,7 +196,7 @@ pub enum Regeneration {
     First,
     /// The account is being suspended.
     Suspended,
-    /// An administrator ordered it, or a maintainer left.
+    /// An administrator ordered a revocation, or a member left.
     Revoked(Note),
 }
 
@@ -206,7 +207,7 @@ pub struct DesiredTenant {
     pub class: String,
     /// `None` for classes without a namespace, such as administrators.
     pub namespace: Option<NamespaceName>,
-    /// Whether new pods are kept from starting, and the workloads are stopped.
+    /// Whether new pods are refused, and the workloads are stopped.
     pub suspended: bool,
     /// Whether no class gives the account this place any more, but its removal is refused or held. Then everything
     /// there stays; bindings lose only the subjects that have to leave them.
@@ -216,7 +217,8 @@ pub struct DesiredTenant {
     /// Digest of everything in the objects that comes from the tenant itself. If an object differs although this digest
     /// is the same, the policy has changed.
     pub own: DigestText,
-    /// Every object that should exist. Other objects that the ledger knows should not exist.
+    /// Every object that should exist. If the ledger has an object that is not in this map, the object should be
+    /// removed.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
     /// The Pod Security level that each adopted namespace gets if it has none, with the class that asks for it.
     pub levels: BTreeMap<NamespaceName, (String, PodSecurity)>,
@@ -228,7 +230,7 @@ pub struct DesiredTenant {
     /// The credentials of the tenant's holders: a single one or, if hosts have credentials of their own, one for each
     /// host. A delivered credential that is not in this list is removed from its home.
     pub credentials: Vec<DesiredCredential>,
-    /// Notices for the homes of a suspended tenant. A notice only replaces a kubeconfig of Bursar.
+    /// Notices for the homes of a suspended tenant. A notice replaces only Bursar's own entries in a kubeconfig.
     pub notices: Vec<DesiredNotice>,
     /// The subject by which bindings name the holder of the credential.
     pub holder: JsonText,

@@ -325,8 +325,10 @@ impl<'a> Memory<'a> {
         let id = AccountId::derive(&self.ledger.ledger_id, source, &entry.id);
         if let Some(former) = self.ledger.accounts.get(&id) {
             let name = former.account_name();
-            let why =
-                format!("its id belonged to {name} until an administrator gave it to entry {}", former.directory_id);
+            let why = format!(
+                "its id belonged to {name} until an administrator gave that account to entry {}",
+                former.directory_id
+            );
             return self.reject(source, entry, why);
         }
         self.new_names.insert((entry.kind, kubernetes_name), id.clone());
@@ -587,8 +589,8 @@ impl<'a> Memory<'a> {
     }
 
     /// Keeps the state of sources that were not asked. An entry that conflicts with an account of such a source is
-    /// still rejected, because the ledger knows that account. The rejection keeps its former text; otherwise it would
-    /// be rewritten twice in each cycle.
+    /// still rejected, because the ledger knows that account. The rejection keeps its former text; otherwise the text
+    /// would change whenever the next read asks other sources.
     fn keep_unasked(&mut self) {
         let unasked = &self.snapshot.unasked;
         let known = self.ledger.sources.iter().filter(|(source, _)| unasked.contains(*source));
@@ -630,7 +632,7 @@ struct Left {
 /// Which parts of a read are believed.
 struct Trust {
     complete: bool,
-    /// Whether the server may be behind another one.
+    /// [`Judged::holds`].
     holds: bool,
     proves_leaving: bool,
     hidden: Hidden,

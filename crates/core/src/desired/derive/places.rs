@@ -105,7 +105,7 @@ impl World<'_> {
         claimed: &mut Claims,
     ) -> Result<NamespaceName, String> {
         let namespace = NamespaceName::try_from(pattern.replace("{name}", &account.kubernetes_name))
-            .map_err(|error| format!("gets no place in cluster {cluster}: {error}"))?;
+            .map_err(|error| format!("gets no namespace in cluster {cluster}: {error}"))?;
         let known = self.namespaces.get_or_init(|| {
             let tenants = self.ledger.tenants.iter();
             tenants.filter_map(|((_, cluster), tenant)| Some((cluster, tenant.namespace.as_ref()?))).collect()
@@ -113,8 +113,8 @@ impl World<'_> {
         let claimant = claimed.entry((cluster.clone(), namespace.clone())).or_insert_with(|| account.id.clone());
         if known.contains(&(cluster, &namespace)) || *claimant != account.id {
             return Err(format!(
-                "gets no place in cluster {cluster}: namespace {namespace} belongs to another account; rename one of \
-                 them, or change the namespace pattern of its class"
+                "gets no namespace in cluster {cluster}: {namespace} belongs to another account; rename one of the two \
+                 accounts, or change the namespace pattern of its class"
             ));
         }
         Ok(namespace)

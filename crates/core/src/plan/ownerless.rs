@@ -6,7 +6,7 @@
 //! have made it, and no directory may still have its account. All other bindings are only reported.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -160,23 +160,8 @@ fn removal(
 ) -> AccountPlan {
     // No account of the ledger has this id, so the plan is never mistaken for the plan of a known account.
     let id = AccountId(format!("unknown {class} {account}").into());
-    let intent = AccountIntent {
-        account: account.clone(),
-        posix: None,
-        class: format!("{class}{UNKNOWN}"),
-        transition: None,
-        generation: 0,
-        regenerated: None,
-        held: None,
-        orders: Vec::new(),
-        ordered: None,
-        adopts: BTreeSet::new(),
-        awaited: false,
-        leaving: BTreeMap::new(),
-        rests_on: BTreeSet::new(),
-        keeps_people: false,
-        returning: BTreeMap::new(),
-    };
+    let before = Arc::new(Account::new(id, account.clone(), "", DirectoryId(String::new()), now));
+    let intent = AccountIntent::new(account.clone(), format!("{class}{UNKNOWN}"), 0);
     let remove = |(key, found): &(&ObjectKey, &ObservedObject)| Action::Delete {
         key: (*key).clone(),
         uid: found.uid.to_string(),
@@ -185,24 +170,8 @@ fn removal(
     let narrowing: Vec<Action> = bindings.iter().map(remove).collect();
     AccountPlan {
         ownerless: true,
-        intent: Arc::new(intent),
         losses: (0..narrowing.len()).map(|place| (place, Kept::AsItIs)).collect(),
-        narrowing: Arc::new(narrowing),
-        actions: Arc::default(),
-        adopted: Vec::new(),
-        namespaces: Vec::new(),
-        is_own: false,
-        paced: BTreeSet::new(),
-        left: false,
-        settles: Vec::new(),
-        standing: BTreeMap::new(),
-        places: Vec::new(),
-        forgotten: Vec::new(),
-        labelled: Vec::new(),
-        begun: BTreeMap::new(),
-        before: Arc::new(Account::new(id.clone(), account.clone(), "", DirectoryId(String::new()), now)),
-        otherwise: None,
-        id,
+        ..AccountPlan::new(before, intent, narrowing, Vec::new())
     }
 }
 

@@ -12,7 +12,7 @@ use bursar_testkit::ldif::tool_account_dn;
 use bursar_testkit::ready::{DEADLINE, poll};
 use serde_json::{Value, json};
 
-use crate::world::{World, stderr};
+use crate::world::{World, all_is_well, stderr};
 
 /// A lifecycle without waiting times.
 pub const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\nretention = \"0s\"\ndelete_after = \"0s\"\n";
@@ -266,8 +266,7 @@ fn a_namespace_that_was_made_again_by_others_is_not_deleted() {
     let mut world = World::with("strange", &format!("{AT_ONCE}[limits]\ndelete_per_cycle = {{ count = 0 }}\n"));
     world.tool("foo", 63_031, &[]);
     world.tool("stays", 63_032, &[]);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     let namespace = world.namespace("foo");
     leaves(&world, "foo");
     cycles_until(&mut world, "foo", "archived");
@@ -375,7 +374,7 @@ fn a_broken_home_delays_neither_the_archive_nor_the_deletion() {
     }
     assert_eq!(world.cycle().exit_code(), 0);
     let namespaces = ["junk", "gone"].map(|tool| world.namespace(tool));
-    let config = world.home("junk").join(".kube/config");
+    let config = world.kubeconfig("junk");
     fs::write(&config, "a: b: c\n").expect("the folder is writable");
     fs::remove_dir_all(world.home("gone")).expect("the folder exists");
     for tool in ["junk", "gone"] {

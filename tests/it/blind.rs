@@ -46,8 +46,8 @@ fn check_access_is_taken_away(world: &mut World) {
         let bindings = world.kubectl(&["get", "rolebindings", "-n", &disabled, "-o", "name"]);
         (!bindings.contains("bursar") && world.kubectl(&pods) == "16").then_some(())
     });
-    assert!(!world.works(&world.home("foo").join(".kube/config")));
-    assert!(world.works(&world.home("bar").join(".kube/config")));
+    assert!(!world.works(&world.kubeconfig("foo")));
+    assert!(world.works(&world.kubeconfig("bar")));
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn a_certificate_that_a_killed_daemon_requested_is_known() {
     }
     AHEAD.store(31, Ordering::Relaxed);
     assert_eq!(unknown(&mut world), Vec::<String>::new());
-    assert!(world.works(&world.home("foo").join(".kube/config")));
+    assert!(world.works(&world.kubeconfig("foo")));
     assert!(world.rows("SELECT * FROM requested_certificate").is_empty());
 }
 

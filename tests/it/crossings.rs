@@ -171,7 +171,7 @@ impl Site {
         self.world.tool("stays", FIRST_UID - 1, &["ann", "bob"]);
         all_is_well(&self.world.cycle());
         for cell in cells {
-            fs::copy(self.kubeconfig(&cell.tool), &cell.old).expect("the file can be copied");
+            fs::copy(self.world.kubeconfig(&cell.tool), &cell.old).expect("the file can be copied");
         }
     }
 
@@ -310,7 +310,7 @@ impl Site {
         self.world.cycle();
         std::thread::sleep(AUTHORIZER);
         wait_for("the undisturbed tool has access", DEADLINE, || {
-            self.is_whole(&self.kubeconfig("stays")).then_some(())
+            self.is_whole(&self.world.kubeconfig("stays")).then_some(())
         });
     }
 
@@ -320,10 +320,6 @@ impl Site {
             self.ahead.fetch_add(1, Ordering::Relaxed);
             self.world.cycle();
         }
-    }
-
-    fn kubeconfig(&self, tool: &str) -> PathBuf {
-        self.world.home(tool).join(".kube/config")
     }
 
     /// Returns in how many of the clusters that answer a kubeconfig opens its namespace.
@@ -345,7 +341,7 @@ impl Site {
             if waits.contains(&(cell.state.name.clone(), cell.event.name.clone())) {
                 continue;
             }
-            let kubeconfig = self.kubeconfig(&cell.tool);
+            let kubeconfig = self.world.kubeconfig(&cell.tool);
             let report = |why: &str| format!("{} x {} ({}): {why}", cell.state.name, cell.event.name, cell.tool);
             let (present, old) = match (self.opens(&kubeconfig), self.opens(&cell.old)) {
                 (Ok(present), Ok(old)) => (present, old),
@@ -419,7 +415,7 @@ impl Site {
             let lines = quotas.iter().flat_map(|quotas| quotas.lines());
             let mut own: Vec<&str> = lines.filter_map(|line| line.strip_prefix(&prefix)).collect();
             own.sort_unstable();
-            let access = self.opens(&self.kubeconfig(row["name"].as_str().expect("a name is a string")));
+            let access = self.opens(&self.world.kubeconfig(row["name"].as_str().expect("a name is a string")));
             let access = access.map_or_else(|why| why, |clusters| clusters.to_string());
             ends.insert(namespace, format!("{} {} {own:?} access {access}", row["state"], row["members"]));
         }
@@ -528,7 +524,7 @@ fn each_crossing_removes_exactly_the_access_that_it_should() {
     );
     site.order();
     for cell in &mut cells {
-        cell.had_access = site.is_whole(&site.kubeconfig(&cell.tool));
+        cell.had_access = site.is_whole(&site.world.kubeconfig(&cell.tool));
     }
     site.tell_all(&mut cells, |cell| cell.event.begins.clone());
     (0..2).for_each(|_| site.cycle());

@@ -75,16 +75,15 @@ fn namespaces(world: &World) -> String {
 fn a_full_disk_stops_writing_and_nothing_else_until_there_is_room_again() {
     let mut world = World::new("full");
     world.tool("foo", 65_001, &[]);
-    let kubeconfig = world.home("foo").join(".kube/config");
+    let kubeconfig = world.kubeconfig("foo");
     wait_for("the kubeconfig is delivered", DEADLINE, || {
         world.cycle();
         kubeconfig.exists().then_some(())
     });
     world.stop();
     let disk = Disk::beneath(&world.state_dir());
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
-    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    let daemon = Daemon::ready(&world);
+    daemon.cycled(&world);
     assert_eq!(curl(&world, "GET", "/healthz"), "ok\n");
 
     disk.fill();
@@ -117,8 +116,7 @@ fn a_full_disk_stops_writing_and_nothing_else_until_there_is_room_again() {
     };
     assert!(!poll(Duration::from_secs(12), written), "something was written");
     daemon.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     wait_for("a restarted daemon reports it", DEADLINE, || {
         stuck_ledger(&world).filter(|ledger| ledger["waiting"] == 2)
     });
@@ -144,8 +142,7 @@ fn a_daemon_that_starts_on_a_read_only_disk_reads_and_recovers_when_it_is_writab
     let disk = Disk::beneath(&world.state_dir());
     disk.set("ro");
     world.tool("bar", 65_012, &[]);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let ledger = wait_for("the daemon reports it", DEADLINE, || {
         // Tool bar waits. Tool foo waits too if its delivery is due for its second check.
         stuck_ledger(&world).filter(|ledger| ledger["waiting"].as_u64() >= Some(1))

@@ -13,7 +13,7 @@ use bursar_testkit::pki::Authority;
 use bursar_testkit::ready::DEADLINE;
 
 use self::proxy::Proxy;
-use crate::world::{World, stderr};
+use crate::world::{World, all_is_well, stderr};
 
 /// The port of the API server that all tests share.
 fn port() -> u16 {
@@ -31,7 +31,7 @@ fn with_endpoint(world: &mut World, name: &str, lines: &str) {
 }
 
 fn config(world: &World, tool: &str) -> String {
-    fs::read_to_string(world.home(tool).join(".kube/config")).expect("the kubeconfig is delivered")
+    fs::read_to_string(world.kubeconfig(tool)).expect("the kubeconfig is delivered")
 }
 
 fn works(world: &World, tool: &str, context: &str) -> bool {
@@ -61,8 +61,7 @@ fn each_endpoint_becomes_a_context_and_uses_its_proxy() {
         "7d\", endpoints = [\"internal\"] }\nvolumes",
         "7d\", endpoints = [\"internal\", \"web\", \"socks\"] }\nvolumes",
     );
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     assert!(http.used() > 0 && socks.used() > 0, "the daemon tries the new credential through both proxies");
     assert_eq!(world.status().clusters["test"].endpoints, [].into());
 

@@ -64,8 +64,7 @@ fn an_eviction_stops_everything_and_resume_starts_only_named_workloads() {
     let mut world = World::on(Arc::new(Servers::start()), "evict", "");
     world.tool("foo", 62_841, &[]);
     all_is_well(&world.cycle());
-    let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
+    let stolen = world.steal("foo");
     world.stop();
     let namespace = world.namespace("foo");
     world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=2", "-n", &namespace]);
@@ -77,8 +76,7 @@ fn an_eviction_stops_everything_and_resume_starts_only_named_workloads() {
         "the API server knows the token, which has no rights"
     );
 
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let since = "2020-01-01T00:00:00Z";
     let done = bursar(&world, &["revoke", "tool", "foo", "--evict", "--since", since, "--reason", "stolen"]);
     let said = String::from_utf8_lossy(&done.stdout).into_owned();

@@ -41,7 +41,7 @@ fn a_tool_that_leaves_the_directory_loses_access_until_it_returns() {
     let namespace = world.namespace("foo");
     world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=3", "-n", &namespace]);
     let old = world.folder.join("old-kubeconfig");
-    std::fs::copy(world.home("foo").join(".kube/config"), &old).expect("the file can be copied");
+    std::fs::copy(world.kubeconfig("foo"), &old).expect("the file can be copied");
 
     let account = tool_account_dn(&world.base, "foo");
     let (rdn, home) = account.split_once(',').expect("the DN has several parts");
@@ -51,7 +51,7 @@ fn a_tool_that_leaves_the_directory_loses_access_until_it_returns() {
     let bindings = world.kubectl(&["get", "rolebindings", "-n", &namespace, "-o", "name"]);
     assert!(!bindings.contains("bursar"), "{bindings}");
     assert!(!world.kubectl_with(&old, &["get", "pods"]).status.success(), "the old certificate still works");
-    assert!(!world.home("foo").join(".kube/config").exists() || !works(&world, "foo"));
+    assert!(!world.kubeconfig("foo").exists() || !works(&world, "foo"));
     let replicas = ["get", "deployment", "web", "-n", &namespace, "-o", "jsonpath={.spec.replicas}"];
     assert_eq!(world.kubectl(&replicas), "0");
     assert!(works(&world, "stays"));
@@ -90,7 +90,7 @@ fn an_ordered_suspension_ends_only_by_resume() {
     all_is_well(&world.cycle());
     world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted");
     assert_eq!(state(&world, "foo"), "suspended");
-    let kubeconfig = || std::fs::read_to_string(world.home("foo").join(".kube/config")).expect("the kubeconfig stays");
+    let kubeconfig = || std::fs::read_to_string(world.kubeconfig("foo")).expect("the kubeconfig stays");
     assert!(!kubeconfig().contains("client-key-data"), "no key stays");
     let told = stderr(&world.kubectl_as_tool("foo", &["get", "pods"]));
     assert!(told.contains("tool foo is suspended since 2") && told.contains("; ask the administrators of"), "{told}");
@@ -99,7 +99,7 @@ fn an_ordered_suspension_ends_only_by_resume() {
     all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("the order is accepted"));
     assert!(works(&world, "foo"));
     // If the tenant changed the kubeconfig, Bursar's part is removed all the same, without delay.
-    let config = world.home("foo").join(".kube/config");
+    let config = world.kubeconfig("foo");
     let own = "contexts: [{name: test, context: {cluster: mine, user: me}}]\n";
     std::fs::write(&config, own).expect("the folder is writable");
     all_is_well(&world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted"));
@@ -152,8 +152,7 @@ fn a_revoked_certificate_is_refused_and_the_new_one_works() {
     let mut world = World::new("revoked");
     world.tool("foo", 62_031, &[]);
     all_is_well(&world.cycle());
-    let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
+    let stolen = world.steal("foo");
     assert!(world.kubectl_with(&stolen, &["get", "pods"]).status.success());
     all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
@@ -184,7 +183,7 @@ fn a_maintainer_who_leaves_keeps_no_working_certificate() {
     world.tool("foo", 62_053, &["leaver-ann", "leaver-ben"]);
     all_is_well(&world.cycle());
     let kept = world.folder.join("kept");
-    std::fs::copy(world.home("foo").join(".kube/config"), &kept).expect("the kubeconfig can be copied");
+    std::fs::copy(world.kubeconfig("foo"), &kept).expect("the kubeconfig can be copied");
     let stays = bursar_testkit::ldif::person_dn(&world.base, "leaver-ben");
     let leave = replace_ldif(&tool_group_dn(&world.base, "foo"), "member", &[&stays]);
     Servers::shared().slapd.modify_ldif(&leave);

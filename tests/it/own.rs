@@ -48,9 +48,8 @@ fn people_can_query_only_their_own_accounts() {
     world.tool("bar", 63_404, &["own-ben"]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
-    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    let daemon = Daemon::ready(&world);
+    daemon.cycled(&world);
 
     let own = json(&world, ANN, &["show"]);
     assert_eq!(own["account"], "user:own-ann");
@@ -91,8 +90,7 @@ fn people_can_query_only_their_own_accounts() {
         Target { kind: AccountKind::User, name: "own-ann".to_owned(), reason: Some("away".to_owned()), ticket: None };
     world.order(&OrderRequest::Suspend(target)).expect("the order is accepted");
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     assert_eq!(refused(&world, ANN, &["show"]), nobody);
     daemon.stop();
 }
@@ -171,8 +169,7 @@ fn endless_requests_of_people_delay_neither_orders_nor_marks() {
         ("/v1/ensure", r#"{"kind": "user", "name": "nobody"}"#),
     ];
     let asking = asked.map(|(path, body)| Asking::begin(&world, path, body));
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let is_suspended = |tool: &str| {
         let rows = world.rows("SELECT name FROM tools WHERE state = 'suspended'");
         rows.iter().any(|row| row["name"] == tool).then_some(())

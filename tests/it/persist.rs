@@ -29,11 +29,10 @@ fn way(world: &World) -> String {
 #[test]
 fn changes_of_the_directory_are_carried_out_without_a_schedule() {
     let world = persistent("told");
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     wait_for("the source reports its changes", DEADLINE, || (way(&world) == "persist").then_some(()));
     world.tool("foo", 62_901, &[]);
-    let kubeconfig = world.home("foo").join(".kube/config");
+    let kubeconfig = world.kubeconfig("foo");
     wait_for("foo has a kubeconfig", DEADLINE, || kubeconfig.exists().then_some(()));
     wait_for("the kubeconfig of foo works", DEADLINE, || world.works(&kubeconfig).then_some(()));
 
@@ -58,13 +57,11 @@ fn work_that_hangs_delays_neither_a_change_in_the_directory_nor_an_order() {
     for (uid, tool) in (62_921..).zip(["disabled", "revoked"]) {
         world.tool(tool, uid, &[]);
     }
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
-    let kubeconfig = |tool: &str| world.home(tool).join(".kube/config");
-    let has_access = |tool: &str| kubeconfig(tool).exists() && world.works(&kubeconfig(tool));
+    let daemon = Daemon::ready(&world);
+    let has_access = |tool: &str| world.kubeconfig(tool).exists() && world.works(&world.kubeconfig(tool));
     wait_for("both tools have access", DEADLINE, || (has_access("disabled") && has_access("revoked")).then_some(()));
     wait_for("the source reports its changes", DEADLINE, || (way(&world) == "persist").then_some(()));
-    let revoked = std::fs::read(kubeconfig("revoked")).expect("the kubeconfig is readable");
+    let revoked = std::fs::read(world.kubeconfig("revoked")).expect("the kubeconfig is readable");
 
     let frozen = world.frozen_homed();
     world.tool("slow", 62_923, &[]);
@@ -87,7 +84,8 @@ fn work_that_hangs_delays_neither_a_change_in_the_directory_nor_an_order() {
     wait_for("the new tool has access", DEADLINE, || has_access("slow").then_some(()));
     wait_for("the revoked tool has a new certificate", DEADLINE, || has_access("revoked").then_some(()));
     assert!(
-        !has_access("disabled") && std::fs::read(kubeconfig("revoked")).expect("the kubeconfig is readable") != revoked
+        !has_access("disabled")
+            && std::fs::read(world.kubeconfig("revoked")).expect("the kubeconfig is readable") != revoked
     );
     daemon.stop();
 }

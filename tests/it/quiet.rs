@@ -26,7 +26,7 @@ use kube::{Api, Config};
 use serde_json::{Map, Value, json};
 use sqlx::AssertSqlSafe;
 
-use crate::world::World;
+use crate::world::{World, all_is_well};
 
 const DAEMON: &str = "bursar:daemon";
 
@@ -119,11 +119,10 @@ fn a_cycle_with_nothing_to_do_sends_no_request_and_writes_only_its_own_row() {
     for (uid, tool) in (63_001..).zip(tools) {
         world.tool(tool, uid, &[]);
     }
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     settle(&mut world);
 
-    let kubeconfigs = |world: &World| tools.map(|tool| mtime(world.home(tool).join(".kube/config")));
+    let kubeconfigs = |world: &World| tools.map(|tool| mtime(world.kubeconfig(tool)));
     let (rows, count, files) = (ledger(&world), cycles(&world), kubeconfigs(&world));
     let mark = world.servers.cluster.audit_mark();
     for _ in 0..2 {
@@ -392,19 +391,16 @@ fn revoked_past_a_leftover(world: &mut World) {
         "spec": {"request": request, "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"]},
     });
     world.servers.cluster.run(&["create", "-f", "-"], &leftover.to_string());
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted"));
 }
 
 fn suspended_and_resumed(world: &mut World) {
     let namespace = world.namespace("foo");
     world.servers.cluster.wait_for_pods(&namespace);
     world.servers.cluster.run(&["create", "-n", &namespace, "-f", "-"], &workloads().to_string());
-    let report = world.order(&OrderRequest::Suspend(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Suspend(foo())).expect("the order is accepted"));
     assert_eq!(world.rows("SELECT kind FROM stopped_workload").len(), 8);
-    let report = world.order(&OrderRequest::Resume(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Resume(foo())).expect("the order is accepted"));
     assert!(world.rows("SELECT kind FROM stopped_workload").is_empty());
 }
 
@@ -515,8 +511,7 @@ fn with_tokens(world: &mut World) {
 fn tokens(world: &mut World) {
     world.person("verbs-ann", 63_103);
     world.group("outside", &["verbs-ann"]);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     settle(world);
     let labelled = |world: &mut World, what: &str| {
         wait_for("our label is restored", DEADLINE, || {
@@ -546,8 +541,7 @@ fn tokens(world: &mut World) {
     world.kubectl(&["delete", &account, "-n", "verbs-u-verbs-ann"]);
     labelled(world, &account);
     let ann = Target { kind: AccountKind::User, name: "verbs-ann".to_owned(), ..foo() };
-    let report = world.order(&OrderRequest::Suspend(ann)).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Suspend(ann)).expect("the order is accepted"));
     settle(world);
 }
 
@@ -569,8 +563,7 @@ fn the_daemons_role_grants_exactly_the_rights_that_are_used() {
     world.group("k8s-admins", &["verbs-zoe", "verbs-yan"]);
     world.tool("foo", 63_111, &[]);
     world.tool("bar", 63_112, &[]);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
 
     repaired(&mut world);
     labelled_again(&mut world);

@@ -11,7 +11,7 @@ use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::world::{World, all_is_well};
 
 fn target(ticket: Option<&str>) -> Target {
     let (name, ticket) = ("foo".to_owned(), ticket.map(str::to_owned));
@@ -61,8 +61,7 @@ fn an_override_reaches_the_cluster_at_once_and_ends_by_itself() {
     world.tool("foo", 62_501, &[]);
     world.cycle();
     let until = daemon::now() + SignedDuration::from_hours(1);
-    let report = world.order(&set("pods=32", Some(until))).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&set("pods=32", Some(until))).expect("the order is accepted"));
     world.order(&set("limits.cpu=8", None)).expect("the order is accepted");
     assert_eq!((&hard(&world)["pods"], &hard(&world)["limits.cpu"]), (&"32".into(), &"8".into()));
     let row = &world.rows("SELECT * FROM quotas WHERE resource = 'pods'")[0];

@@ -1,14 +1,13 @@
 //! Pods and namespaces past their lifetime, on a real control plane. There is no node, so the test itself reports that
 //! pods started.
 
-use bursar::control::api::CycleReport;
 use bursar::execute::request::{ApiServer, Ask};
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::prometheus::Prometheus;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::world::{World, all_is_well};
 
 const MORE: &str = "\n[limits]\nsuspend_per_day = { count = 20 }\n[reaper.pods]\nenabled = true\n";
 
@@ -65,8 +64,7 @@ fn pods_past_their_lifetime_are_deleted_with_the_objects_of_their_job() {
     let mut world = World::on(servers, "reaper", MORE);
     world.tool("foo", 62_901, &[]);
     world.tool("bar", 62_902, &[]);
-    let report: CycleReport = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     let (foo, bar) = (world.namespace("foo"), world.namespace("bar"));
     world.kubectl(&["create", "namespace", "others"]);
     for (namespace, name, lifetime, job) in [
@@ -119,8 +117,7 @@ fn pods_end_at_the_longest_lifetime_of_their_class() {
     let more = format!("{MORE}[class.tool.admission]\nlifetime = {{ max = \"1h\", warn = \"45m\" }}\n");
     let mut world = World::on(servers, "walltime", &more);
     world.tool("foo", 62_911, &[]);
-    let report: CycleReport = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     let foo = world.namespace("foo");
     world.servers.cluster.wait_for_pods(&foo);
     pod(&world, &foo, "long", "9999d", "");
@@ -165,8 +162,7 @@ fn pods_end_at_the_longest_lifetime_of_their_class() {
         world.kubectl(&["patch", name, "-n", &foo, "--subresource=status", "-p", &old]);
     }
     wait_for("pods past the longest lifetime end", DEADLINE, || {
-        let report = world.cycle();
-        assert_eq!(report.exit_code(), 0, "{report:#?}");
+        all_is_well(&world.cycle());
         let left = left(&world, &foo);
         (!left.contains("pod/long") && !left.contains("pod/again")).then_some(())
     });
@@ -447,7 +443,7 @@ fn evidence(world: &mut World) {
     });
     assert_eq!(state(world, "seen"), "active");
     assert_eq!(world.rows("SELECT * FROM idle WHERE account = 'tool:seen'").len(), 0);
-    let metrics = world.exposition();
+    let metrics = world.metrics();
     assert!(metrics.contains("bursar_suspensions{cause=\"idle\"}"), "{metrics}");
     assert!(metrics.contains("bursar_account_changes_total{action=\"suspended\"}"), "{metrics}");
 }

@@ -118,8 +118,8 @@ fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
     let archived = files_of(&world);
     assert_eq!(archived.len(), 1, "{archived:#?}");
     let kubeconfigs = |world: &World| {
-        let carol = world.folder.join("homes/home/carol/.kube/config");
-        [written(world.home("foo").join(".kube/config")), written(carol)]
+        let carol = world.kubeconfig_of("carol");
+        [written(world.kubeconfig("foo")), written(carol)]
     };
     let files = kubeconfigs(&world);
     let last =
@@ -198,8 +198,7 @@ fn after_a_takeover_the_former_owner_cannot_write() {
     };
     let former = world.state_dir();
     let revoked = generation(&former.join("ledger.db").display().to_string());
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
 
     // The standby host has its own folder, a copy of the seal's key, the same homes and the same directory.
     let standby = world.folder.join("standby");

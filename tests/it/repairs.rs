@@ -14,7 +14,7 @@ use bursar_testkit::ldif::{replace_ldif, tool_account_dn};
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::SignedDuration;
 
-use crate::world::World;
+use crate::world::{World, all_is_well};
 
 fn quiet(world: &mut World) {
     let report = world.cycle();
@@ -59,18 +59,17 @@ fn a_home_that_moves_gets_its_kubeconfig_before_the_old_one_is_removed() {
         let home = world.home(home).display().to_string();
         world.servers.slapd.modify_ldif(&replace_ldif(&account, "homeDirectory", &[&home]));
     };
-    let kubeconfig = |world: &World, home: &str| world.home(home).join(".kube/config");
     // The new home does not exist yet.
     moves(&world, "foo2");
     let report = world.cycle();
     assert_eq!(report.failing.len(), 1, "{report:#?}");
-    assert!(world.works(&kubeconfig(&world, "foo")), "the old kubeconfig stays until the new one is delivered");
+    assert!(world.works(&world.kubeconfig("foo")), "the old kubeconfig stays until the new one is delivered");
     world.home_of("foo2", 62_291);
     wait_for("the new kubeconfig works", DEADLINE, || {
         world.cycle();
-        world.works(&kubeconfig(&world, "foo2")).then_some(())
+        world.works(&world.kubeconfig("foo2")).then_some(())
     });
-    assert!(!world.works(&kubeconfig(&world, "foo")), "the entries left the old file");
+    assert!(!world.works(&world.kubeconfig("foo")), "the entries left the old file");
     quiet(&mut world);
     // The owner of the old home can no longer write in it.
     let folder = world.home("foo2").join(".kube");
@@ -78,7 +77,7 @@ fn a_home_that_moves_gets_its_kubeconfig_before_the_old_one_is_removed() {
     world.home_of("foo3", 62_291);
     moves(&world, "foo3");
     wait_for("an old home that cannot be written does not keep the account from the new one", DEADLINE, || {
-        (world.cycle().exit_code() == 0 && world.works(&kubeconfig(&world, "foo3"))).then_some(())
+        (world.cycle().exit_code() == 0 && world.works(&world.kubeconfig("foo3"))).then_some(())
     });
     let left = world.rows("SELECT action FROM history WHERE action = 'kubeconfig left in a former home'");
     assert_eq!(left.len(), 1);
@@ -86,9 +85,8 @@ fn a_home_that_moves_gets_its_kubeconfig_before_the_old_one_is_removed() {
     fs::rename(world.home("foo3"), world.home("foo4")).expect("the parent folder is writable");
     std::os::unix::fs::symlink(world.home("foo4"), world.home("foo3")).expect("the parent folder is writable");
     moves(&world, "foo4");
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
-    assert!(world.works(&kubeconfig(&world, "foo4")), "the credential stays in the file to which both paths lead");
+    all_is_well(&world.cycle());
+    assert!(world.works(&world.kubeconfig("foo4")), "the credential stays in the file to which both paths lead");
 }
 
 #[test]
@@ -96,7 +94,7 @@ fn a_credential_that_kubectl_writes_back_over_a_notice_is_removed() {
     let mut world = World::new("wroteback");
     world.tool("foo", 62_293, &[]);
     world.cycle();
-    let config = world.home("foo").join(".kube/config");
+    let config = world.kubeconfig("foo");
     let read = || fs::read_to_string(&config).expect("the file is readable");
     let (before, key) = (read(), "client-key-data");
     assert!(before.contains(key), "{before}");
@@ -189,9 +187,8 @@ fn members_of_the_admin_group_have_a_cluster_wide_binding() {
     world.person("admins-yan", 62_252);
     world.group("k8s-admins", &["admins-zoe", "admins-yan"]);
     world.tool("foo", 62_253, &[]);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
-    let own = world.folder.join("homes/home/admins-zoe/.kube/config");
+    all_is_well(&world.cycle());
+    let own = world.kubeconfig_of("admins-zoe");
     assert!(world.kubectl_with(&own, &["get", "pods", "-A"]).status.success());
     assert!(!world.kubectl_with(&own, &["get", "secrets", "-A"]).status.success());
     let as_admin = ["get", "secrets", "-A", "--as", "bursar:cluster-admin"];

@@ -14,7 +14,7 @@ use bursar_testkit::ready::{DEADLINE, wait_for};
 use crate::daemon::{Daemon, status};
 use crate::quiet::own_servers;
 use crate::recovery::steps;
-use crate::world::{World, stderr};
+use crate::world::{World, all_is_well, stderr};
 
 const RUNBOOK: &str = include_str!("../../docs/runbooks/stolen-laptop.md");
 const TOOLS: [&str; 6] = ["ta", "tb", "tc", "td", "te", "tf"];
@@ -39,10 +39,9 @@ fn site_on(servers: Arc<Servers>, name: &str, first_uid: u32, tools: &[&str]) ->
     for (uid, tool) in (first_uid..).zip(tools) {
         world.tool(tool, uid, &[]);
     }
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     for tool in tools {
-        std::fs::copy(world.home(tool).join(".kube/config"), stolen(&world, tool)).expect("the file can be copied");
+        std::fs::copy(world.kubeconfig(tool), stolen(&world, tool)).expect("the file can be copied");
     }
     world.stop();
     world
@@ -71,12 +70,11 @@ fn revoked(world: &World) -> BTreeMap<String, i64> {
 fn a_revocation_returns_when_the_old_certificate_is_refused_and_the_new_one_delivered() {
     // The test has its own cluster, because bindings that are made by hand there affect every revocation.
     let world = site_on(Arc::new(Servers::start()), "revoke", 62_801, &["foo"]);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let done = bursar(&world, &["revoke", "tool", "foo", "--reason", "laptop stolen"]);
     assert!(done.status.success(), "{}", stderr(&done));
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    let file = world.home("foo").join(".kube/config").display().to_string();
+    let file = world.kubeconfig("foo").display().to_string();
     for proof in ["tool:foo: generation ", "the API server of test refuses older credentials (asked 20", file.as_str()]
     {
         assert!(said.contains(proof), "{proof}: {said}");
@@ -163,8 +161,7 @@ fn a_revocation_removes_the_old_access_even_if_the_mark_cannot_be_raised() {
     let world = site_on(own_servers(&ControlPlaneOptions::default()), "unmarked", 62_831, &["foo"]);
     let rule = refuse(&world, "no-mark", "", "configmaps", "UPDATE", "bursar");
     in_force(&world, &["annotate", "configmap", "bursar-mark", "-n", "bursar", "a=b"]);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let failed = bursar(&world, &["revoke", "tool", "foo", "--reason", "stolen"]);
     assert_eq!(failed.status.code(), Some(1));
     assert!(stderr(&failed).contains("bursar-mark"), "{}", stderr(&failed));
@@ -185,8 +182,7 @@ fn a_failed_removal_is_retried_without_a_schedule() {
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
     let namespace = world.namespace("foo");
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let rule = refuse(&world, "no-removal", "rbac.authorization.k8s.io", "rolebindings", "DELETE", &namespace);
     in_force(&world, &["delete", "rolebinding", "bursar-bursar-tenant", "-n", &namespace]);
     let failed = bursar(&world, &["suspend", "tool", "foo", "--reason", "mining"]);
@@ -202,8 +198,7 @@ fn a_failed_removal_is_retried_without_a_schedule() {
 fn the_runbook_of_a_stolen_laptop_works() {
     // The test has its own cluster: sites that share one have tools with the same names and generations.
     let world = site_on(Arc::new(Servers::start()), "laptop", 62_821, &["foo", "bar"]);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let rows =
         world.rows("SELECT fingerprint FROM certificate c JOIN tools t ON t.id = c.account_id WHERE t.name = 'foo'");
     let fingerprint = rows[0]["fingerprint"].as_str().expect("the value is a string");
@@ -229,15 +224,13 @@ fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
     let mut world = site_on(Arc::new(Servers::start()), "bulk", 62_811, &TOOLS);
     let arguments = ["revoke", "--all", "--class", "tool", "--reason", "control host stolen", "--ticket", "T7"];
     for killed_after in [1, 3] {
-        let daemon = Daemon::start(&world);
-        daemon.notified("READY=1");
+        let daemon = Daemon::ready(&world);
         let follows = Process::start("bursar", &command(&world, &arguments), &world.folder.join("revoke.log"));
         wait_for("enough accounts are revoked", DEADLINE, || (revoked(&world).len() >= killed_after).then_some(()));
         daemon.process.kill();
         follows.kill();
     }
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let done = bursar(&world, &arguments);
     assert!(done.status.success(), "{}", stderr(&done));
     let once: BTreeMap<String, i64> = TOOLS.iter().map(|tool| (format!("tool:{tool}"), 1)).collect();

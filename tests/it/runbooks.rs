@@ -81,8 +81,7 @@ fn directory_down_steps_work() {
     let nobody = format!("urls = [\"ldaps://127.0.0.1:{}\"]", free_port());
     let lines = right.lines().map(|line| if line.starts_with("urls") { nobody.as_str() } else { line });
     fs::write(world.config(), lines.collect::<Vec<_>>().join("\n")).expect("the folder is writable");
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let [doctor, suspend, sync, accept, hold] = steps(DIRECTORY_DOWN)[..] else {
         panic!("the runbook has other steps")
     };
@@ -118,8 +117,7 @@ fn signer_down_steps_work() {
     world.stop();
     let controllers = world.servers.cluster.controller_manager().expect("these servers have a controller manager");
     let frozen = controllers.frozen();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     world.tool("bar", 65_312, &[]);
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| follow(&world, "bursar sync"));
@@ -153,14 +151,13 @@ fn tool_owner_left_steps_work() {
     world.tool("bar", 65_322, &["olga"]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let [ownerless, had, why, stop, hold] = steps(OWNER_LEFT)[..] else { panic!("the runbook has other steps") };
     assert!(!done(&world, ownerless).contains("foo"));
     // The ledger counts in seconds. A person who comes and goes within one second had no access.
     std::thread::sleep(Duration::from_millis(1100));
     let copy = world.folder.join("copy");
-    fs::copy(world.home("foo").join(".kube/config"), &copy).expect("the kubeconfig can be copied");
+    fs::copy(world.kubeconfig("foo"), &copy).expect("the kubeconfig can be copied");
     // A `groupOfNames` cannot be empty, so the group is deleted.
     world.servers.slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n", tool_group_dn(&world.base, "foo")));
     done(&world, "bursar sync");
@@ -184,8 +181,7 @@ fn cluster_rebuilt_steps_work() {
     world.tool("bar", 65_332, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     done(&world, "bursar suspend tool bar --reason mining");
     let known = "SELECT id, name, uid, namespace, state FROM tools ORDER BY name";
     let before = world.rows(known);
@@ -201,8 +197,7 @@ fn cluster_rebuilt_steps_work() {
     };
     done(&world, check);
     done(&world, &here(init));
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     wait_for("foo has access to its pods", DEADLINE, || {
         done(&world, sync);
         world.kubectl_as_tool("foo", &["get", "pods"]).status.success().then_some(())

@@ -46,8 +46,7 @@ fn quiet(world: &mut World) {
 #[test]
 fn every_kind_of_volume_is_created_and_then_stays_unchanged() {
     let (mut world, namespace) = world("volumes", 62_501);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     let (team, own) = (format!("bursar-{namespace}.team"), format!("bursar-{namespace}.own"));
     for volume in [&team, &own] {
         bound(&world, volume);
@@ -120,8 +119,7 @@ fn a_claim_can_grow_but_is_never_shrunk_or_deleted() {
     let asked = ["get", "pvc", "scratch", "-n", &namespace, "-o", "jsonpath={.spec.resources.requests.storage}"];
 
     world.configure("size = \"2Gi\"", "size = \"3Gi\"");
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     assert_eq!(world.kubectl(&asked), "3Gi");
 
     world.configure("size = \"3Gi\"", "size = \"1Gi\"");
@@ -152,8 +150,7 @@ fn a_personal_claim_is_out_of_reach_of_tenants_and_is_kept() {
         .expect("the class has a personal volume")
         .to_owned();
     world.configure(&line, own);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     let name = format!("{namespace}.own");
     let claim = ["get", "pvc", &name, "-n", "bursar-storage", "-o", "jsonpath={.metadata.uid} {.spec}"];
     let made = world.kubectl(&claim);

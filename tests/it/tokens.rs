@@ -22,7 +22,7 @@ use kube::{Api, Client, Config};
 use serde_json::Value;
 
 use crate::quiet::own_servers;
-use crate::world::{World, stderr};
+use crate::world::{World, all_is_well, stderr};
 
 /// How long a revoked token may still be accepted (Kubernetes caches successes: `TokenSuccessCacheTTL` is 10 s).
 const REFUSED_WITHIN: Duration = Duration::from_mins(1);
@@ -97,8 +97,7 @@ fn foo() -> Target {
 }
 
 fn good(world: &mut World) {
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
 }
 
 #[test]
@@ -197,8 +196,7 @@ fn deleting_a_secret_cuts_off_one_host_and_a_revocation_cuts_off_all() {
     fs::write(third.with_file_name("bursar-test").join("token"), kept).expect("the folder is writable");
     works(&world, &third);
 
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted"));
     // The bindings are removed at once. The token itself is refused when the API server's cache has expired.
     for kubeconfig in [&second, &third] {
         assert!(!world.kubectl_with(kubeconfig, &["get", "pods"]).status.success());
@@ -240,8 +238,7 @@ fn a_revocation_does_not_bind_foreign_service_accounts() {
         world.kubectl(&["delete", "serviceaccount", name, "-n", &namespace]);
     }
     // A failed step waits before its next try, but an order does not wait.
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted"));
     works(&world, &folder(&world, "ce1", "foo").join("config"));
     unknown(&world, &old);
 }
@@ -252,8 +249,7 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     world.tool("foo", 62_921, &[]);
     good(&mut world);
     let old = stolen(&world, "ce1");
-    let report = world.order(&OrderRequest::Suspend(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Suspend(foo())).expect("the order is accepted"));
     assert!(!world.kubectl_with(&old, &["get", "pods"]).status.success());
     unknown(&world, &old);
     let ours = |world: &World| {

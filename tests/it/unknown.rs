@@ -93,6 +93,6 @@ fn a_restored_ledger_removes_access_that_it_does_not_know(world: &mut World) {
     let removed = "SELECT DISTINCT account FROM event WHERE action = 'unknown access removed' ORDER BY account";
     let removed: Vec<_> = world.rows(removed).into_iter().map(|row| row["account"].clone()).collect();
     assert_eq!(removed, ["tool:bar", "user:carol"]);
-    assert!(world.works(&world.home("foo").join(".kube/config")));
+    assert!(world.works(&world.kubeconfig("foo")));
     world.kubectl(&["get", "rolebinding", "bursar-stray", "-n", "other-baz"]);
 }

@@ -165,8 +165,7 @@ fn a_pod_a_host_and_a_uid_lead_to_the_tool_and_its_people() {
     }
 
     // People get answers only about their own accounts, and only for now.
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let own = json_of(&bursar(&world, Some(ANN), &["--json", "who", "63503"]));
     assert_eq!((&own["answers"][0]["account"], own["answers"].as_array().map(Vec::len)), (&json!("tool:foo"), Some(1)));
     json_of(&bursar(&world, Some(ANN), &["--json", "who", "who-ann@example.org"]));

@@ -312,15 +312,7 @@ impl World {
 
     /// Returns what `bursar status` reports as wrong with the cluster.
     pub fn trouble(&mut self) -> Option<String> {
-        self.open();
-        let status = self.bursar.as_ref().expect("the world is open").status();
-        status.clusters.into_values().find_map(|cluster| cluster.trouble)
-    }
-
-    /// Returns the metrics in the format of Prometheus.
-    pub fn exposition(&mut self) -> String {
-        self.open();
-        self.bursar.as_ref().expect("the world is open").exposition()
+        self.status().clusters.into_values().find_map(|cluster| cluster.trouble)
     }
 
     /// Returns the namespace of a tool.
@@ -333,9 +325,26 @@ impl World {
         self.folder.join("homes/data/project").join(tool)
     }
 
+    /// Returns the kubeconfig of a tool.
+    pub fn kubeconfig(&self, tool: &str) -> PathBuf {
+        self.home(tool).join(".kube/config")
+    }
+
+    /// Returns the kubeconfig of a person.
+    pub fn kubeconfig_of(&self, person: &str) -> PathBuf {
+        self.folder.join("homes/home").join(person).join(".kube/config")
+    }
+
+    /// Copies the kubeconfig of a tool, as a thief would, and returns the copy.
+    pub fn steal(&self, tool: &str) -> PathBuf {
+        let stolen = self.folder.join("stolen");
+        fs::copy(self.kubeconfig(tool), &stolen).expect("the kubeconfig can be copied");
+        stolen
+    }
+
     /// Runs `kubectl` with a tool's own kubeconfig.
     pub fn kubectl_as_tool(&self, tool: &str, arguments: &[&str]) -> Output {
-        self.kubectl_with(&self.home(tool).join(".kube/config"), arguments)
+        self.kubectl_with(&self.kubeconfig(tool), arguments)
     }
 
     /// Whether a kubeconfig gives access to its namespace.

@@ -1,7 +1,6 @@
 //! Adopted namespaces: Kubeflow makes one for each of its profiles, and Bursar binds the owner that its annotation
 //! names.
 
-
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::control_plane::ControlPlaneOptions;

@@ -12,7 +12,7 @@ use bursar_testkit::ldif::tool_account_dn;
 use bursar_testkit::ready::{DEADLINE, poll};
 use serde_json::{Value, json};
 
-use crate::world::{World, all_is_well, stderr};
+use crate::world::{World, all_is_well, stderr, stdout};
 
 /// A lifecycle without waiting times.
 pub const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\nretention = \"0s\"\ndelete_after = \"0s\"\n";
@@ -75,13 +75,7 @@ fn exists(world: &World, namespace: &str) -> bool {
 /// Runs `bursar archive …` as root, without a daemon.
 fn archive(world: &mut World, arguments: &[&str]) -> Output {
     world.stop();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).arg("archive").args(arguments);
-    command.output().expect("bursar is built")
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    world.command(&["archive"]).args(arguments).output().expect("bursar is built")
 }
 
 fn newest(world: &World) -> String {

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bursar::store::{FILE, SEAL_KEY, Store};
@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::quiet::own_servers;
-use crate::world::World;
+use crate::world::{World, text};
 
 /// A uid that is in no group of Bursar's.
 const STRANGER: u32 = 61_998;
@@ -121,10 +121,6 @@ impl Site {
         });
         process
     }
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// Returns standard output if the exit code is 0, otherwise standard output and standard error.

@@ -98,8 +98,7 @@ fn a_full_disk_stops_writing_and_nothing_else_until_there_is_room_again() {
     assert!(ledger["why"].as_str().is_some_and(|why| why.contains("MiB are free")), "{ledger}");
     assert!(curl(&world, "GET", "/healthz").starts_with("degraded: the ledger takes no writes: "));
     assert!(curl(&world, "GET", "/metrics").contains("bursar_ledger_stuck 1"));
-    let said = Command::new(env!("CARGO_BIN_EXE_bursar")).arg("--config").arg(world.config()).arg("status").output();
-    let said = String::from_utf8_lossy(&said.expect("bursar is built").stdout).into_owned();
+    let said = world.bursar("status");
     let promised =
         include_str!("../../docs/runbooks/disk-full.md").lines().find(|line| line.contains("takes no writes"));
     for part in promised.expect("the runbook has the line").trim().split("2027-01-01T04:00:00Z") {

@@ -2,7 +2,7 @@
 //! kubeconfig works.
 
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use bursar_testkit::Servers;
@@ -34,8 +34,7 @@ credential = {{ kind = "certificate", lifetime = "7d", endpoints = ["internal"] 
 }
 
 fn ensure(world: &World, uid: u32, kind: &str, name: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(["ensure", kind, name, "--timeout", "60s"]);
+    let mut command = world.command(&["ensure", kind, name, "--timeout", "60s"]);
     command.uid(uid).gid(uid).current_dir("/").output().expect("bursar is built")
 }
 
@@ -47,11 +46,6 @@ fn ready(world: &World, uid: u32, kind: &str, name: &str) {
 fn refused(world: &World, uid: u32, kind: &str, name: &str, exit: i32) {
     let output = ensure(world, uid, kind, name);
     assert_eq!(output.status.code(), Some(exit), "{kind} {name} by {uid}: {}", stderr(&output));
-}
-
-fn works(world: &World, name: &str) -> bool {
-    let kubeconfig = world.kubeconfig_of(name);
-    world.kubectl_with(&kubeconfig, &["get", "pods"]).status.success()
 }
 
 #[test]
@@ -72,7 +66,7 @@ fn a_person_gets_an_account_on_request() {
     assert!(made.is_empty(), "{made:?}");
 
     ready(&world, ANN, "user", "ens-ann");
-    assert!(works(&world, "ens-ann"));
+    assert!(world.works(&world.kubeconfig_of("ens-ann")));
     let made = world.rows("SELECT account FROM namespaces WHERE class = 'person'");
     assert_eq!(made.len(), 1, "{made:?}");
     let noted = world.rows("SELECT u.at FROM last_use u JOIN users a ON a.id = u.account_id WHERE a.name = 'ens-ann'");
@@ -82,12 +76,12 @@ fn a_person_gets_an_account_on_request() {
     std::fs::remove_file(world.kubeconfig_of("ens-ann")).expect("the kubeconfig exists");
     std::thread::sleep(STALE);
     ready(&world, ANN, "user", "ens-ann");
-    assert!(works(&world, "ens-ann"));
+    assert!(world.works(&world.kubeconfig_of("ens-ann")));
 
     // This person has just been added to the directory.
     world.person("ens-cid", 63_204);
     ready(&world, 0, "user", "ens-cid");
-    assert!(works(&world, "ens-cid"));
+    assert!(world.works(&world.kubeconfig_of("ens-cid")));
 
     Servers::shared().slapd.modify_ldif(&disable_ldif(&person_dn(&world.base, "ens-ann")));
     crate::daemon::curl(&world, "POST", "/v1/sync");

@@ -19,9 +19,7 @@ const BEN: u32 = 63_402;
 const EVE: u32 = 63_421;
 
 fn bursar(world: &World, uid: u32, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(arguments);
-    command.uid(uid).gid(uid).current_dir("/").output().expect("bursar is built")
+    world.command(arguments).uid(uid).gid(uid).current_dir("/").output().expect("bursar is built")
 }
 
 fn json(world: &World, uid: u32, arguments: &[&str]) -> Value {
@@ -186,9 +184,7 @@ fn endless_requests_of_people_delay_neither_orders_nor_marks() {
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "baz")));
     let printed = world.folder.join("sync.txt");
     let file = File::create(&printed).expect("the folder is writable");
-    let mut sync = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    let sync = sync.arg("--config").arg(world.config()).arg("sync").stdout(file);
-    let mut sync = sync.spawn().expect("bursar is built");
+    let mut sync = world.command(&["sync"]).stdout(file).spawn().expect("bursar is built");
     let still = "source slow: still reading, 0 entries; there is no earlier answer";
     wait_for("sync has printed its first cycle", DEADLINE, || {
         fs::read_to_string(&printed).expect("the file exists").contains(still).then_some(())

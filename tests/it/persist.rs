@@ -1,7 +1,5 @@
 //! A directory that reports its changes, and a daemon that follows these changes.
 
-use std::process::Command;
-
 use bursar::orders::request::Trigger;
 use bursar::snapshot::Way;
 use bursar_testkit::Servers;
@@ -73,8 +71,7 @@ fn work_that_hangs_delays_neither_a_change_in_the_directory_nor_an_order() {
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "disabled")));
     wait_for("the disabled tool has no access", DEADLINE, || (!has_access("disabled")).then_some(()));
     assert!(failed().is_empty(), "{:?}", failed());
-    let mut revoke = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    revoke.arg("--config").arg(world.config()).args(["revoke", "tool", "revoked", "--reason", "stolen"]);
+    let revoke = world.command(&["revoke", "tool", "revoked", "--reason", "stolen"]);
     let order = Process::start("bursar revoke", &revoke, &world.folder.join("revoke.log"));
     wait_for("the old certificate is refused", DEADLINE, || (!has_access("revoked")).then_some(()));
     assert!(failed().is_empty(), "{:?}", failed());

@@ -436,23 +436,13 @@ fn archived_and_deleted(world: &mut World) {
     settle(world);
 }
 
-fn bursar(world: &World, arguments: &[&str]) -> std::process::Output {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(arguments).output().expect("bursar is built")
-}
-
 /// Installs the webhook. There is no node, so the test itself reports its pods as ready, and the API server reaches none
 /// of them.
 fn installed(world: &World) {
     let cluster = &world.servers.cluster;
-    let config = world.config();
+    let mut install = world.command(&["webhook", "install", "--image", "registry.example.org/w", "--wait", "0s"]);
     std::thread::scope(|scope| {
-        let installing = scope.spawn(|| {
-            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
-            command.arg("--config").arg(config);
-            command.args(["webhook", "install", "--image", "registry.example.org/w", "--wait", "0s"]);
-            command.output().expect("bursar is built")
-        });
+        let installing = scope.spawn(|| install.output().expect("bursar is built"));
         let pods = wait_for("the webhook has two pods", DEADLINE, || {
             let pods = cluster.run(&["get", "pods", "-n", "bursar", "-o", "name"], "");
             let pods: Vec<String> = pods.lines().map(str::to_owned).collect();
@@ -477,7 +467,7 @@ fn webhook_and_own_certificate_renewed(world: &mut World) {
         world.kubectl(&["get", "validatingwebhookconfiguration", "bursar-webhook", "-o", path])
     };
     installed(world);
-    assert_eq!(bursar(world, &["webhook", "selftest"]).status.code(), Some(1));
+    assert_eq!(world.run(&["webhook", "selftest"]).status.code(), Some(1));
     let before = (fs::read(&file).expect("the file is readable"), until(world));
     world.clock = in_25_days;
     wait_for("the daemon's own certificate is renewed", DEADLINE, || {
@@ -490,7 +480,7 @@ fn webhook_and_own_certificate_renewed(world: &mut World) {
     let after = until(world);
     assert!(before.1 < after, "{} {after}", before.1);
     let admin = world.servers.cluster.admin_kubeconfig.to_str().expect("the path is UTF-8");
-    let removed = bursar(world, &["webhook", "uninstall", "--backstop", "--admin-kubeconfig", admin]);
+    let removed = world.run(&["webhook", "uninstall", "--backstop", "--admin-kubeconfig", admin]);
     assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
 }
 

@@ -1,7 +1,6 @@
 //! Quota overrides in a real cluster: they are set, end, are adopted, are refused, or are below what is in use.
 
 use std::fs;
-use std::process::Command;
 
 use bursar::daemon;
 use bursar::desired::quota::without_default;
@@ -11,7 +10,7 @@ use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::world::{World, all_is_well};
+use crate::world::{World, all_is_well, text};
 
 fn target(ticket: Option<&str>) -> Target {
     let (name, ticket) = ("foo".to_owned(), ticket.map(str::to_owned));
@@ -153,11 +152,8 @@ fn a_quota_below_what_is_in_use_is_set_and_shown() {
 
 /// Runs `bursar` while no daemon runs.
 fn bursar(world: &World, arguments: &str) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    let output = command.arg("--config").arg(world.config()).args(arguments.split_whitespace()).output();
-    let output = output.expect("bursar is built");
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    let output = world.run(&arguments.split_whitespace().collect::<Vec<_>>());
+    (output.status.code(), text(&output))
 }
 
 #[test]

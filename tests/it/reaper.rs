@@ -416,10 +416,7 @@ fn evidence(world: &mut World) {
     wait_for("status says that there is no evidence", DEADLINE, || trouble(world));
     let doctor = |world: &mut World| {
         world.stop();
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
-        let output =
-            command.arg("--config").arg(world.config()).args(["--json", "doctor"]).output().expect("bursar is built");
-        let findings: Value = serde_json::from_slice(&output.stdout).expect("the text is JSON");
+        let findings: Value = serde_json::from_str(&world.bursar("--json doctor")).expect("the text is JSON");
         let about = |finding: &&Value| finding["subject"] == "reaper.namespaces.prometheus.test";
         findings.as_array().and_then(|findings| findings.iter().find(about)).expect("the doctor has a finding").clone()
     };

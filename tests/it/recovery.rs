@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use bursar::identity::AccountKind;
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::daemon::Daemon;
 use crate::quiet::own_servers;
-use crate::world::World;
+use crate::world::{World, text};
 
 const ARCHIVED_AT_ONCE: &str = "[lifecycle]\nretention = \"0s\"\ndelete_after = \"40d\"\n";
 
@@ -25,10 +25,6 @@ fn bursar(config: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
     command.arg("--config").arg(config).arg("--json").args(arguments);
     command
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 fn ends(config: &Path, arguments: &[&str], exit: i32) -> Value {

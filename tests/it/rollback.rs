@@ -32,8 +32,7 @@ fn once(config: &Path) -> Output {
 }
 
 pub fn takeover(world: &World) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(["takeover", "--admin-kubeconfig"]);
+    let mut command = world.command(&["takeover", "--admin-kubeconfig"]);
     command.arg(&world.servers.cluster.admin_kubeconfig).output().expect("bursar is built")
 }
 

@@ -22,7 +22,7 @@ use kube::{Api, Client, Config};
 use serde_json::Value;
 
 use crate::quiet::own_servers;
-use crate::world::{World, all_is_well, stderr};
+use crate::world::{World, all_is_well, stderr, text};
 
 /// How long a revoked token may still be accepted (Kubernetes caches successes: `TokenSuccessCacheTTL` is 10 s).
 const REFUSED_WITHIN: Duration = Duration::from_mins(1);
@@ -135,9 +135,7 @@ fn each_host_has_its_own_token_and_the_files_that_a_workload_needs() {
 
     // `certs who` finds the account by the token id that an audit event contains.
     let id = claims(&token(&folder(&world, "ce2", "foo")))["jti"].as_str().expect("an id is a string").to_owned();
-    let mut bursar = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
-    let who = bursar.arg("--config").arg(world.config()).args(["certs", "who", &format!("JTI={id}")]).output();
-    let who = String::from_utf8(who.expect("bursar is installed").stdout).expect("the output is UTF-8");
+    let who = world.bursar(&format!("certs who JTI={id}"));
     assert!(who.contains("tool:foo") && who.contains("ce2"), "{who}");
 
     // Neither the ledger nor any other file directly in the state folder contains the signature of this token.
@@ -313,10 +311,8 @@ fn the_kubeconfigs_of_all_hosts_are_restored_even_if_one_has_no_copy() {
     world.tool("foo", UID, &[]);
     good(&mut world);
     let bursar = |world: &World, command: &str, exit: i32| {
-        let mut bursar = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
-        let output = bursar.arg("--config").arg(world.config()).args(command.split(' ')).output();
-        let output = output.expect("bursar is built");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+        let output = world.run(&command.split(' ').collect::<Vec<_>>());
+        let said = text(&output);
         assert_eq!(output.status.code(), Some(exit), "{command}: {said}");
         said
     };

@@ -112,8 +112,8 @@ fn an_answer_shows_the_ledger_at_the_given_time() {
 }
 
 fn bursar(world: &World, uid: Option<u32>, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(words).current_dir("/");
+    let mut command = world.command(words);
+    command.current_dir("/");
     if let Some(uid) = uid {
         command.uid(uid).gid(uid);
     }

@@ -291,8 +291,7 @@ impl World {
     /// the state was reached and left before the kill; then only the final result counts.
     pub fn killed_when(&self, seen: impl Fn(&Self) -> bool, is_past: impl Fn(&Self) -> bool) {
         let there = poll(DEADLINE, || {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-            command.arg("--config").arg(self.config()).args(["sync", "--once"]);
+            let mut command = self.command(&["sync", "--once"]);
             let mut bursar = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar is built");
             let _ = poll(DEADLINE, || seen(self) || bursar.try_wait().expect("the child can be waited for").is_some());
             bursar.kill().expect("an ended process can be killed too");
@@ -352,12 +351,21 @@ impl World {
         self.kubectl_with(kubeconfig, &["get", "pods"]).status.success()
     }
 
+    /// Returns `bursar` with the configuration of this site and these arguments.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+        command.arg("--config").arg(self.config()).args(arguments);
+        command
+    }
+
+    /// Runs `bursar` with these arguments.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("bursar is built")
+    }
+
     /// Runs `bursar` with this command line, and returns its standard output.
     pub fn bursar(&self, command: &str) -> String {
-        let mut bursar = Command::new(env!("CARGO_BIN_EXE_bursar"));
-        let output =
-            bursar.arg("--config").arg(self.config()).args(command.split(' ')).output().expect("bursar is built");
-        String::from_utf8(output.stdout).expect("the output is UTF-8")
+        stdout(&self.run(&command.split(' ').collect::<Vec<_>>()))
     }
 
     /// Runs `kubectl` with any kubeconfig.
@@ -430,6 +438,16 @@ impl Drop for World {
 #[track_caller]
 pub fn all_is_well(report: &CycleReport) {
     assert_eq!(report.exit_code(), 0, "{report:#?}");
+}
+
+/// Returns what a command printed on standard output.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Returns what a command printed on standard output and on standard error.
+pub fn text(output: &Output) -> String {
+    stdout(output) + &stderr(output)
 }
 
 /// Returns what a command printed on standard error.

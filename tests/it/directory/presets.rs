@@ -1,7 +1,6 @@
 //! The presets rfc2307bis and freeipa on a real `slapd` with their schemas, and binding with a client certificate.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use bursar::identity::AccountKind;
 use bursar::snapshot::SourceRead;
@@ -229,8 +228,6 @@ fn a_site_with_a_client_certificate_works_and_doctor_shows_its_expiry() {
     world.configure(&password, &identity);
     world.tool("ext", 62_801, &[]);
     all_is_well(&world.cycle());
-    let mut doctor = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    let said = doctor.arg("--config").arg(world.config()).arg("doctor").output().expect("bursar is built").stdout;
-    let said = String::from_utf8(said).expect("the output is UTF-8");
+    let said = world.bursar("doctor");
     assert!(said.contains("source people, client_certificate: it is good until "), "{said}");
 }

@@ -6,8 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar::settings::Settings;
 use bursar_testkit::Servers;
 use bursar_testkit::binaries::program;
@@ -19,7 +18,7 @@ use bursar_testkit::ready::{DEADLINE, wait_for};
 use rustix::process::Signal;
 
 use crate::daemon::{Daemon, status};
-use crate::world::{World, all_is_well, stderr};
+use crate::world::{World, all_is_well, stderr, target};
 
 /// Locks and returns a second cluster. Tests use it one at a time, because some of them let it hang.
 pub fn other() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
@@ -58,10 +57,6 @@ pub fn world_on(servers: Arc<Servers>, name: &str, other: &ControlPlane, more: &
 
 fn works(world: &World, tool: &str, context: &str) -> bool {
     world.kubectl_as_tool(tool, &["get", "pods", "--context", context]).status.success()
-}
-
-fn target(tool: &str) -> Target {
-    Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
 }
 
 #[test]

@@ -144,8 +144,7 @@ fn people_log_in_with_their_roles_until_they_are_suspended() {
     assert!(stderr(&by_another).contains("\"sso:eve\" cannot list"), "{}", stderr(&by_another));
 
     // Nothing is renewed. A damaged kubeconfig is written again. A check alone changes nothing.
-    let report = world.cycle();
-    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
+    world.idle_cycle();
     fs::write(&file, text.replace("--oidc-client-id=kubernetes", "--oidc-client-id=other"))
         .expect("the home is writable");
     world.clock = in_7_hours;

@@ -1,17 +1,12 @@
 //! Access is taken away although another mechanism stands in the way: invented controllers, holds, or namespaces that
 //! are being deleted.
 
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
 use bursar_testkit::ready::{DEADLINE, poll};
 
-use crate::world::{World, all_is_well, stderr};
-
-fn target(tool: &str) -> Target {
-    Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
-}
+use crate::world::{World, all_is_well, stderr, target};
 
 /// A pod that every Pod Security level allows.
 const POD: &str = r#"{"spec": {"containers": [{"name": "p", "image": "example.org/i", "securityContext": {

@@ -26,7 +26,7 @@ use kube::{Api, Config};
 use serde_json::{Map, Value, json};
 use sqlx::AssertSqlSafe;
 
-use crate::world::{World, all_is_well};
+use crate::world::{World, all_is_well, target};
 
 const DAEMON: &str = "bursar:daemon";
 
@@ -272,10 +272,6 @@ fn in_25_days() -> Timestamp {
     daemon::now() + SignedDuration::from_hours(25 * 24)
 }
 
-fn foo() -> Target {
-    Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: Some("a test".to_owned()), ticket: None }
-}
-
 fn manifest(kind: &str, name: &str) -> String {
     format!("apiVersion: v1\nkind: {kind}\nmetadata:\n  name: {name}\ndata:\n  what: c2l0ZQ==\n")
 }
@@ -391,16 +387,16 @@ fn revoked_past_a_leftover(world: &mut World) {
         "spec": {"request": request, "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"]},
     });
     world.servers.cluster.run(&["create", "-f", "-"], &leftover.to_string());
-    all_is_well(&world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted"));
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
 }
 
 fn suspended_and_resumed(world: &mut World) {
     let namespace = world.namespace("foo");
     world.servers.cluster.wait_for_pods(&namespace);
     world.servers.cluster.run(&["create", "-n", &namespace, "-f", "-"], &workloads().to_string());
-    all_is_well(&world.order(&OrderRequest::Suspend(foo())).expect("the order is accepted"));
+    all_is_well(&world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted"));
     assert_eq!(world.rows("SELECT kind FROM stopped_workload").len(), 8);
-    all_is_well(&world.order(&OrderRequest::Resume(foo())).expect("the order is accepted"));
+    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("the order is accepted"));
     assert!(world.rows("SELECT kind FROM stopped_workload").is_empty());
 }
 
@@ -530,7 +526,7 @@ fn tokens(world: &mut World) {
     });
     world.kubectl(&["delete", &account, "-n", "verbs-u-verbs-ann"]);
     labelled(world, &account);
-    let ann = Target { kind: AccountKind::User, name: "verbs-ann".to_owned(), ..foo() };
+    let ann = Target { kind: AccountKind::User, name: "verbs-ann".to_owned(), ..target("foo") };
     all_is_well(&world.order(&OrderRequest::Suspend(ann)).expect("the order is accepted"));
     settle(world);
 }

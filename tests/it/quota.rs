@@ -49,11 +49,6 @@ fn edit(world: &World, patch: &str) {
     world.kubectl(&["patch", "resourcequota", "bursar", "-n", &world.namespace("foo"), "--type=merge", "-p", patch]);
 }
 
-fn quiet(world: &mut World) {
-    let report = world.cycle();
-    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
-}
-
 #[test]
 fn an_override_reaches_the_cluster_at_once_and_ends_by_itself() {
     let mut world = World::new("given");
@@ -66,7 +61,7 @@ fn an_override_reaches_the_cluster_at_once_and_ends_by_itself() {
     let row = &world.rows("SELECT * FROM quotas WHERE resource = 'pods'")[0];
     assert_eq!((&row["amount"], &row["override_ticket"]), (&"32".into(), &"T123".into()));
     assert_eq!(row["override_until"], format!("{until:.0}"));
-    quiet(&mut world);
+    world.idle_cycle();
 
     world.stop();
     world.clock = || daemon::now() + SignedDuration::from_hours(2);
@@ -79,7 +74,7 @@ fn an_override_reaches_the_cluster_at_once_and_ends_by_itself() {
     assert_eq!(world.rows("SELECT resource FROM quota_override").len(), 1);
     world.order(&unset("limits.cpu")).expect("the order is accepted");
     assert_eq!(hard(&world)["limits.cpu"], Value::Null);
-    quiet(&mut world);
+    world.idle_cycle();
 }
 
 #[test]
@@ -100,7 +95,7 @@ fn an_edited_quota_becomes_an_override_if_the_class_adopts_edits() {
     configure(&mut world, "drift = { quota = \"adopt\" }\nquota_locked = [\"services.nodeports\"]");
     world.tool("foo", 62_521, &[]);
     world.cycle();
-    quiet(&mut world);
+    world.idle_cycle();
     edit(&world, r#"{"spec":{"hard":{"pods":"20","limits.cpu":"4","services.nodeports":"3"}}}"#);
     world.wait_for_drift(&["pods 16 → 20 becomes an override"]);
     wait_for("a cycle changes nothing", DEADLINE, || (world.cycle().changed == 0).then_some(()));
@@ -113,7 +108,7 @@ fn an_edited_quota_becomes_an_override_if_the_class_adopts_edits() {
     assert!(told[0]["reason"].as_str().is_some_and(|reason| reason.contains("kubectl")), "{told:?}");
     world.order(&unset("pods")).expect("the order is accepted");
     assert_eq!(hard(&world)["pods"], "16");
-    quiet(&mut world);
+    world.idle_cycle();
 }
 
 #[test]
@@ -124,7 +119,7 @@ fn an_edited_quota_stays_and_is_shown_if_the_class_says_report() {
     world.cycle();
     edit(&world, r#"{"spec":{"hard":{"pods":"20"}}}"#);
     world.wait_for_drift(&["its class has drift = report"]);
-    quiet(&mut world);
+    world.idle_cycle();
     assert_eq!(hard(&world)["pods"], "20");
     assert!(world.rows("SELECT resource FROM quota_override").is_empty());
 }

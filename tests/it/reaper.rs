@@ -354,12 +354,6 @@ fn padded_job(world: &World, namespace: &str) -> String {
     })
 }
 
-fn state(world: &World, tool: &str) -> String {
-    let rows = world.rows("SELECT name, state FROM tools");
-    let row = rows.iter().find(|row| row["name"] == tool).expect("the tool is known");
-    row["state"].as_str().expect("the value is a string").to_owned()
-}
-
 /// Nothing runs in the namespaces of two tools: one is suspended, the other is exempt. The pods of other tools run.
 fn idle(world: &mut World) {
     world.tool("idle", 62_903, &[]);
@@ -371,7 +365,7 @@ fn idle(world: &mut World) {
     world.initialise_again();
     wait_for("tool idle is suspended", DEADLINE, || {
         world.cycle();
-        (state(world, "idle") == "suspended").then_some(())
+        (world.state("idle") == "suspended").then_some(())
     });
     let told = world.kubectl(&["get", "events", "-n", &world.namespace("idle")]);
     assert!(told.contains("Nothing has run in this namespace since"), "{told}");
@@ -381,7 +375,7 @@ fn idle(world: &mut World) {
     let expected = [Some("warned of suspension"), Some("suspended")].map(|action| (action, Some("tool:idle")));
     assert_eq!(events, expected);
     for stays in ["foo", "bar", "kept"] {
-        assert_eq!(state(world, stays), "active", "{stays}");
+        assert_eq!(world.state(stays), "active", "{stays}");
     }
     let target = bursar::orders::request::Target {
         kind: bursar::identity::AccountKind::Tool,
@@ -390,7 +384,7 @@ fn idle(world: &mut World) {
         ticket: None,
     };
     world.order(&bursar::orders::request::OrderRequest::Resume(target)).expect("the order is accepted");
-    assert_eq!(state(world, "idle"), "active");
+    assert_eq!(world.state("idle"), "active");
     let works = world.kubectl_as_tool("idle", &["get", "pods"]);
     assert!(works.status.success(), "{}", crate::world::stderr(&works));
 }
@@ -436,9 +430,9 @@ fn evidence(world: &mut World) {
     assert!(finding["text"].as_str().is_some_and(|text| text.contains("2 namespaces in use")), "{finding}");
     wait_for("the unused tool is suspended", DEADLINE, || {
         world.cycle();
-        (state(world, "unseen") == "suspended").then_some(())
+        (world.state("unseen") == "suspended").then_some(())
     });
-    assert_eq!(state(world, "seen"), "active");
+    assert_eq!(world.state("seen"), "active");
     assert_eq!(world.rows("SELECT * FROM idle WHERE account = 'tool:seen'").len(), 0);
     let metrics = world.metrics();
     assert!(metrics.contains("bursar_suspensions{cause=\"idle\"}"), "{metrics}");

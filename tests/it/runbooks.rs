@@ -64,12 +64,6 @@ fn shows(world: &World, runbook: &str, here: &[(&str, &str)]) {
     }
 }
 
-fn state(world: &World, tool: &str) -> String {
-    let rows = world.rows("SELECT name, state FROM tools");
-    let row = rows.iter().find(|row| row["name"] == tool).expect("the ledger knows the tool");
-    row["state"].as_str().expect("a state is text").to_owned()
-}
-
 #[test]
 fn directory_down_steps_work() {
     let mut world = World::with("dirdown", "\n[lifecycle]\nabsent_for = \"0s\"\n");
@@ -90,7 +84,7 @@ fn directory_down_steps_work() {
     let (code, said) = follow(&world, doctor);
     assert!(code == Some(1) && said.contains("source people"), "{said}");
     done(&world, suspend);
-    assert_eq!([state(&world, "foo"), state(&world, "bar")], ["suspended", "active"]);
+    assert_eq!([world.state("foo"), world.state("bar")], ["suspended", "active"]);
 
     fs::write(world.config(), right).expect("the folder is writable");
     daemon.process.signal(Signal::HUP);
@@ -99,13 +93,13 @@ fn directory_down_steps_work() {
         follow(&world, sync);
         done(&world, "bursar status").contains("complete; ").then_some(())
     });
-    assert_eq!(state(&world, "foo"), "suspended", "only an order ends this suspension");
+    assert_eq!(world.state("foo"), "suspended", "only an order ends this suspension");
     assert!(done(&world, accept).contains("is accepted as it is"));
     assert!(!world.rows("SELECT action FROM event WHERE action = 'directory accepted'").is_empty());
     done(&world, hold);
     world.servers.slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n", tool_account_dn(&world.base, "bar")));
     follow(&world, sync);
-    assert_eq!(state(&world, "bar"), "active", "a held tool is not suspended");
+    assert_eq!(world.state("bar"), "active", "a held tool is not suspended");
     daemon.stop();
 }
 
@@ -168,7 +162,7 @@ fn tool_owner_left_steps_work() {
     assert!(!world.kubectl_with(&copy, &["get", "pods"]).status.success(), "the copy no longer works");
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
     done(&world, stop);
-    assert_eq!(state(&world, "foo"), "active");
+    assert_eq!(world.state("foo"), "active");
     done(&world, hold);
     daemon.stop();
 }

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use bursar::daemon;
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::Servers;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ready::{DEADLINE, wait_for};
@@ -22,7 +21,7 @@ use kube::{Api, Client, Config};
 use serde_json::Value;
 
 use crate::quiet::own_servers;
-use crate::world::{World, all_is_well, stderr, text};
+use crate::world::{World, all_is_well, stderr, target, text};
 
 /// How long a revoked token may still be accepted (Kubernetes caches successes: `TokenSuccessCacheTTL` is 10 s).
 const REFUSED_WITHIN: Duration = Duration::from_mins(1);
@@ -92,10 +91,6 @@ fn claims(token: &str) -> Value {
     serde_json::from_slice(&text).expect("the text is JSON")
 }
 
-fn foo() -> Target {
-    Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: Some("a test".to_owned()), ticket: None }
-}
-
 fn good(world: &mut World) {
     all_is_well(&world.cycle());
 }
@@ -130,8 +125,7 @@ fn each_host_has_its_own_token_and_the_files_that_a_workload_needs() {
         assert_eq!(claims["kubernetes.io"]["secret"]["name"], format!("bursar-host-{host}"));
     }
     // A cycle with nothing to do requests no token.
-    let report = world.cycle();
-    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
+    world.idle_cycle();
 
     // `certs who` finds the account by the token id that an audit event contains.
     let id = claims(&token(&folder(&world, "ce2", "foo")))["jti"].as_str().expect("an id is a string").to_owned();
@@ -194,7 +188,7 @@ fn deleting_a_secret_cuts_off_one_host_and_a_revocation_cuts_off_all() {
     fs::write(third.with_file_name("bursar-test").join("token"), kept).expect("the folder is writable");
     works(&world, &third);
 
-    all_is_well(&world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted"));
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
     // The bindings are removed at once. The token itself is refused when the API server's cache has expired.
     for kubeconfig in [&second, &third] {
         assert!(!world.kubectl_with(kubeconfig, &["get", "pods"]).status.success());
@@ -223,7 +217,7 @@ fn a_revocation_does_not_bind_foreign_service_accounts() {
         let apply = ["apply", "--server-side", "--field-manager=bursar", "-n", &namespace, "-f", "-"];
         servers().cluster.run(&apply, &account);
     }
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
+    let report = world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted");
     assert_eq!(report.exit_code(), 1, "{report:#?}");
     let why = report.failing.iter().map(|failing| failing.reason.clone()).collect::<Vec<_>>().join("\n");
     assert!(why.contains("kubectl delete serviceaccount bursar-g"), "{why}");
@@ -236,7 +230,7 @@ fn a_revocation_does_not_bind_foreign_service_accounts() {
         world.kubectl(&["delete", "serviceaccount", name, "-n", &namespace]);
     }
     // A failed step waits before its next try, but an order does not wait.
-    all_is_well(&world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted"));
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
     works(&world, &folder(&world, "ce1", "foo").join("config"));
     unknown(&world, &old);
 }
@@ -247,7 +241,7 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     world.tool("foo", 62_921, &[]);
     good(&mut world);
     let old = stolen(&world, "ce1");
-    all_is_well(&world.order(&OrderRequest::Suspend(foo())).expect("the order is accepted"));
+    all_is_well(&world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted"));
     assert!(!world.kubectl_with(&old, &["get", "pods"]).status.success());
     unknown(&world, &old);
     let ours = |world: &World| {
@@ -258,7 +252,7 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     for host in ["ce1", "ce2"] {
         assert!(!folder(&world, host, "foo").join("bursar-test").exists(), "{host}");
     }
-    world.order(&OrderRequest::Resume(foo())).expect("the order is accepted");
+    world.order(&OrderRequest::Resume(target("foo"))).expect("the order is accepted");
     works(&world, &folder(&world, "ce1", "foo").join("config"));
     unknown(&world, &old);
 

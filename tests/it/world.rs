@@ -10,8 +10,8 @@ use std::sync::Arc;
 use bursar::bootstrap::{self, InitRequest};
 use bursar::control::api::{CycleReport, PlanAnswer, Status};
 use bursar::execute::Extent;
-use bursar::identity::ClusterName;
-use bursar::orders::request::{OrderRequest, RequestRefusal, Trigger};
+use bursar::identity::{AccountKind, ClusterName};
+use bursar::orders::request::{OrderRequest, RequestRefusal, Target, Trigger};
 use bursar::policy::Policy;
 use bursar::runtime::{Clock, Runtime as Bursar};
 use bursar::settings::{Settings, SettingsErrors};
@@ -130,6 +130,12 @@ impl World {
     /// Runs a cycle in this process.
     pub fn cycle(&mut self) -> CycleReport {
         self.cycle_by(Trigger::Sync)
+    }
+
+    /// Runs a cycle that must have nothing to do.
+    pub fn idle_cycle(&mut self) {
+        let report = self.cycle();
+        assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
     }
 
     /// Runs a cycle with this trigger.
@@ -314,6 +320,13 @@ impl World {
         self.status().clusters.into_values().find_map(|cluster| cluster.trouble)
     }
 
+    /// Returns the state of a tool in the ledger.
+    pub fn state(&self, tool: &str) -> String {
+        let rows = self.rows("SELECT name, state FROM tools");
+        let row = rows.iter().find(|row| row["name"] == tool).expect("the ledger knows the tool");
+        row["state"].as_str().expect("a state is text").to_owned()
+    }
+
     /// Returns the namespace of a tool.
     pub fn namespace(&self, tool: &str) -> String {
         format!("{}-{tool}", self.name)
@@ -432,6 +445,11 @@ impl Drop for World {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Returns a tool as the target of an order.
+pub fn target(tool: &str) -> Target {
+    Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
 }
 
 /// Checks that the cycle did everything that it had to do.

@@ -428,7 +428,7 @@ mod tests {
         world.policy.limits.suspend_per_cycle = Limit { count: 9, percent: None };
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.add(AccountKind::Tool, "bar", Some(52_504));
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         let found = |world: &World| -> BTreeSet<String> {
             let all = world.ledger.objects.iter();
             let all = all.filter_map(|(key, record)| suspended(&world.ledger, key, record));
@@ -436,8 +436,8 @@ mod tests {
         };
         assert_eq!(found(&world), BTreeSet::new());
         world.account(&foo).disabled = Some("mark".to_owned());
-        world.policy.classes.get_mut("tool").expect("the policy has this class").clusters = vec![prod()];
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.class("tool").clusters = vec![prod()];
+        world.cycles(2);
         let all = BTreeSet::from(["b tool-bar", "b tool-foo", "prod tool-foo"].map(str::to_owned));
         assert_eq!(found(&world), all);
         world.account(&foo).state = Lifecycle::Archived;

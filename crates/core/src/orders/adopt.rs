@@ -165,7 +165,7 @@ mod tests {
     fn adopt(world: &World, namespace: &str, owner: &str) -> Result<OrderOutcome, RequestRefusal> {
         let owner = Some(owner.parse().expect("the account name is valid"));
         let wanted = AdoptObject { object: format!("namespace {namespace}"), owner, reason: None, ticket: None };
-        let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
+        let note = world.note("");
         object(&world.ledger, &world.policy, &wanted, note)
     }
 

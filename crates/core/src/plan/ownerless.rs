@@ -180,7 +180,6 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::ledger::Note;
     use crate::ledger::server::{Moved, SourceMark};
     use crate::plan::guard::COMPLETENESS;
     use crate::plan::testing::{SOURCE, World, prod};
@@ -203,8 +202,7 @@ mod tests {
 
     /// Returns a world with a tool, and with these bindings in namespaces of ours.
     fn world_with(strays: &[ObjectKey]) -> World {
-        let mut world = World::new();
-        world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, _) = World::with_foo();
         world.cycle();
         let found = ObservedObject { uid: "stray".into(), ..ObservedObject::default() };
         let missing: Vec<ObjectKey> =
@@ -253,7 +251,7 @@ mod tests {
     fn a_pattern_that_matches_every_namespace_concerns_only_namespaces_of_ours() {
         let strays = ["kube-system", "vendor", "gone"].map(in_namespace);
         let mut world = world_with(&strays);
-        world.policy.classes.get_mut("tool").expect("the policy has the class").namespace = Some("{name}".to_owned());
+        world.class("tool").namespace = Some("{name}".to_owned());
         for namespace in namespaces(&strays[..2]) {
             world.cluster().objects.remove(&namespace);
         }
@@ -278,8 +276,7 @@ mod tests {
         let key = in_namespace("tool-gone");
         let mut world = world_with(std::slice::from_ref(&key));
         assert!(is_ownerless(&world, &key));
-        let tool = world.policy.classes.get_mut("tool").expect("the policy has the class");
-        tool.clusters = vec![ClusterName("b".into())];
+        world.class("tool").clusters = vec![ClusterName("b".into())];
         assert!(!is_ownerless(&world, &key));
     }
 
@@ -350,16 +347,14 @@ mod tests {
         let foo = world.id(AccountKind::Tool, "foo");
         assert!(!is_ownerless(&world, &key));
         world.account(&foo).state = Lifecycle::New;
-        let tool = world.policy.classes.get_mut("tool").expect("the policy has the class");
-        tool.provision = Provision::OnDemand;
+        world.class("tool").provision = Provision::OnDemand;
         assert!(!is_ownerless(&world, &key), "the next login brings the access back");
         world.account(&foo).disabled = Some("mark".to_owned());
         assert!(is_ownerless(&world, &key));
         world.account(&foo).disabled = None;
         world.account(&foo).state = Lifecycle::Deleted;
         assert!(is_ownerless(&world, &key));
-        let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
-        world.ledger.holds.insert(foo, note);
+        world.hold(&foo);
         assert!(!is_ownerless(&world, &key));
     }
 

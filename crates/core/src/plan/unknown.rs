@@ -178,8 +178,7 @@ mod tests {
     }
 
     fn world() -> World {
-        let mut world = World::new();
-        world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, _) = World::with_foo();
         world.cycle();
         assert!(world.plan().unknown.is_empty());
         let found = ObservedObject { uid: "stray".into(), ..ObservedObject::default() };
@@ -251,10 +250,7 @@ mod tests {
         assert!(is_removed(&leaves));
         leaves.policy.limits.remove_members_per_cycle = crate::policy::Limit { count: 0, percent: None };
         assert!(!is_removed(&leaves), "the member stays for now");
-        let note =
-            crate::ledger::Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
-        let (account, what) = (foo, crate::ledger::OrderKind::Revoke);
-        world.ledger.orders.push(crate::ledger::Order { id: 1, account, what, note, bulk: None, object: None });
+        world.order(&foo, crate::ledger::OrderKind::Revoke);
         assert!(is_removed(&world));
     }
 
@@ -292,10 +288,9 @@ mod tests {
 
     #[test]
     fn unknown_bindings_of_a_suspended_tenant_are_removed_without_grace() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         let bar = world.add(AccountKind::Tool, "bar", Some(52_504));
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         world.ledger.learned_at = Some(world.now);
         world.ledger.objects.clear();
         world.account(&foo).disabled = Some("mark".to_owned());
@@ -310,8 +305,7 @@ mod tests {
         assert!(!is_bound(&world, "foo") && is_bound(&world, "bar"));
         assert!(world.cluster().objects.contains_key(&binding("tool-bar")), "a held account gets the grace period");
         // The new records are lost too, and both accounts are held.
-        let note =
-            crate::ledger::Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
+        let note = world.note("r");
         world.ledger.holds.extend([(foo, note.clone()), (bar, note)]);
         let stray = ObservedObject { uid: "stray".to_owned().into(), ..ObservedObject::default() };
         world.cluster().objects.insert(binding("tool-foo"), stray);
@@ -321,8 +315,7 @@ mod tests {
 
     #[test]
     fn a_desired_object_missing_from_the_ledger_is_written_and_not_unknown() {
-        let mut world = World::new();
-        world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, _) = World::with_foo();
         world.cycle();
         world.ledger.objects.clear();
         let plan = world.plan();

@@ -7,7 +7,7 @@ use bursar_testkit::prometheus::Prometheus;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use crate::world::{World, all_is_well};
+use crate::world::{World, all_is_well, extend};
 
 const MORE: &str = "\n[limits]\nsuspend_per_day = { count = 20 }\n[reaper.pods]\nenabled = true\n";
 
@@ -45,10 +45,7 @@ fn companions(world: &World, namespace: &str, job: &str) {
         let mut object = json!({
             "apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace, "labels": {"job": job}},
         });
-        object
-            .as_object_mut()
-            .expect("the value is an object")
-            .extend(rest.as_object().expect("the value is an object").clone());
+        extend(&mut object, &rest);
         create(world, &object);
     }
 }

@@ -452,6 +452,12 @@ pub fn target(tool: &str) -> Target {
     Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
 }
 
+/// Adds fields to an object. They replace fields of the same name.
+pub fn extend(object: &mut Value, more: &Value) {
+    let more = more.as_object().expect("the value is an object").clone();
+    object.as_object_mut().expect("the value is an object").extend(more);
+}
+
 /// Checks that the cycle did everything that it had to do.
 #[track_caller]
 pub fn all_is_well(report: &CycleReport) {

@@ -26,6 +26,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::site::{LEDGER, Site, archive_binding, binding, empty, name, namespace, ours, said};
+use crate::world::extend;
 
 const THREATS: &str = include_str!("../../../docs/threat-model.md");
 const ALICE: &str = "bursar:user:alice#7";
@@ -220,10 +221,7 @@ fn rows() -> Vec<Row> {
         "metadata": {"name": "tool-foo", "labels": {"resource.kubernetes.io/admin-access": "true"}}});
     let many = |change: Value| {
         let mut deployment = webhook_deployment(|_| ());
-        deployment["spec"]
-            .as_object_mut()
-            .expect("the value is an object")
-            .extend(change.as_object().expect("the change is an object").clone());
+        extend(&mut deployment["spec"], &change);
         apply(&deployment)
     };
     let mut both = binding(Some("adopted"), "edit", "Group", ALICE);

@@ -7,7 +7,7 @@ use bursar_testkit::prometheus::Prometheus;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use crate::world::{World, all_is_well, extend};
+use crate::world::{World, all_is_well, extend, runtime};
 
 const MORE: &str = "\n[limits]\nsuspend_per_day = { count = 20 }\n[reaper.pods]\nenabled = true\n";
 
@@ -185,7 +185,7 @@ fn pods_end_at_the_longest_lifetime_of_their_class() {
         json!({"metadata": {"labels": {"app": "stolen"}}}),
         json!({"metadata": {"annotations": {"other": "x"}}}),
     ] {
-        let refused = tokio::runtime::Runtime::new().expect("the system allows a runtime").block_on(async {
+        let refused = runtime().block_on(async {
             let client = bursar::bootstrap::client(&kubeconfig).await.expect("the kubeconfig is valid");
             let cluster = bursar::identity::ClusterName("test".into());
             let server = ApiServer::new(cluster, client, std::sync::Arc::default());
@@ -326,7 +326,7 @@ async fn admin(world: &World) -> ApiServer {
 
 /// Creates a Job of the largest size that etcd accepts, so that it cannot be changed. Returns its uid.
 fn padded_job(world: &World, namespace: &str) -> String {
-    tokio::runtime::Runtime::new().expect("the system allows a runtime").block_on(async {
+    runtime().block_on(async {
         let server = admin(world).await;
         let jobs = format!("/apis/batch/v1/namespaces/{namespace}/jobs");
         let make = async |size: usize| {

@@ -21,7 +21,7 @@ use kube::{Api, Client, Config};
 use serde_json::Value;
 
 use crate::quiet::own_servers;
-use crate::world::{World, all_is_well, stderr, target, text};
+use crate::world::{World, all_is_well, runtime, stderr, target, text};
 
 /// How long a revoked token may still be accepted (Kubernetes caches successes: `TokenSuccessCacheTTL` is 10 s).
 const REFUSED_WITHIN: Duration = Duration::from_mins(1);
@@ -413,8 +413,7 @@ fn a_client_keeps_working_while_its_token_is_replaced() {
     good(&mut world);
     let kube = folder(&world, "ce1", "foo");
     let (first, file) = (token(&kube), fs::metadata(kube.join("config")).expect("the path exists").ino());
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
+    let runtime = runtime();
     let config = runtime.block_on(async {
         let kubeconfig = Kubeconfig::read_from(kube.join("config")).expect("the kubeconfig is readable");
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())

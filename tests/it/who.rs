@@ -11,8 +11,8 @@ use bursar_testkit::folder::Folder;
 use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
-use crate::ledger::{runtime, sqlite3, story};
-use crate::world::{World, all_is_well, stderr};
+use crate::ledger::{sqlite3, story};
+use crate::world::{World, all_is_well, runtime, stderr};
 
 const ANN: u32 = 63_501;
 const BEN: u32 = 63_502;

@@ -452,6 +452,11 @@ pub fn target(tool: &str) -> Target {
     Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
 }
 
+/// Returns a runtime for a test that is not asynchronous itself.
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime")
+}
+
 /// Adds fields to an object. They replace fields of the same name.
 pub fn extend(object: &mut Value, more: &Value) {
     let more = more.as_object().expect("the value is an object").clone();

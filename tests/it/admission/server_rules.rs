@@ -21,8 +21,8 @@ use tokio::runtime::Runtime;
 
 use super::judge::kind_of;
 use super::sender::ask;
-use super::site::{Site, out, runtime, said};
-use crate::world::extend;
+use super::site::{Site, out, said};
+use crate::world::{extend, runtime};
 
 /// Class `tool` has no lists. Class `shop` has a list for each rule.
 pub const TOOL: &str = "tool-foo";

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::world::runtime;
 use bursar::bootstrap::webhook::{Kept, WebhookRequest, keep, write_outside};
 use bursar::bootstrap::{self, InitRequest, init};
 use bursar::contract::{Identity, Sealer, TenantState, annotate};
@@ -419,10 +420,6 @@ pub fn identity(namespace: &str, account: &str, posix: (u32, u32, &[u32]), state
 
 pub fn name() -> ClusterName {
     ClusterName("test".into())
-}
-
-pub fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime")
 }
 
 pub fn said(output: &Output) -> String {

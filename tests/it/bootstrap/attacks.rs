@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::site::{LEDGER, Site, archive_binding, binding, empty, name, namespace, ours, said};
-use crate::world::extend;
+use crate::world::{extend, runtime};
 
 const THREATS: &str = include_str!("../../../docs/threat-model.md");
 const ALICE: &str = "bursar:user:alice#7";
@@ -815,9 +815,7 @@ impl Attacked {
     }
 
     fn patch(kubeconfig: &Path, path: &str, change: &Value) -> Result<(), String> {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
-        runtime.block_on(async {
+        runtime().block_on(async {
             let client = bootstrap::client(kubeconfig).await.expect("the kubeconfig is valid");
             let server = ApiServer::new(super::site::name(), client, Arc::default());
             server.ask(path, Ask::Merge(change)).await.map(drop).map_err(|error| error.to_string())

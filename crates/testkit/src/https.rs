@@ -14,9 +14,6 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A client configuration that trusts only the certificates of a PEM file.
-///
-/// # Panics
-/// If there is no certificate in `ca_pem`.
 #[must_use]
 pub fn trusting(ca_pem: &Path) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();

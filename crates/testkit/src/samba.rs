@@ -64,6 +64,11 @@ impl Samba {
         shared.as_ref().expect("the domain controller that tests share did not start: see the first failure")
     }
 
+    /// Returns the shared domain, and the DN of a new organizational unit in it.
+    pub fn with_unit(name: &str) -> (&'static Self, String) {
+        (Self::shared(), Self::shared().unit(name))
+    }
+
     /// Starts a controller on a copy of the domain that tests/cluster/samba.sh creates. It takes 3 s, and 20 s the
     /// first time.
     #[must_use]

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::world::runtime;
 use bursar::bootstrap::webhook::{Kept, WebhookRequest, keep, write_outside};
 use bursar::bootstrap::{self, InitRequest, init};
 use bursar::contract::{Identity, Sealer, TenantState, annotate};
@@ -420,6 +419,11 @@ pub fn identity(namespace: &str, account: &str, posix: (u32, u32, &[u32]), state
 
 pub fn name() -> ClusterName {
     ClusterName("test".into())
+}
+
+/// The benchmarks have this file without the world of the tests, which has the same function.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime")
 }
 
 pub fn said(output: &Output) -> String {

@@ -124,9 +124,7 @@ impl World {
         let events = &mut self.events;
         let stored = async {
             while let Some(record) = records.recv().await {
-                for change in &record.changes {
-                    ledger.apply(change);
-                }
+                ledger.apply_all(&record.changes);
                 events.extend(record.events);
                 record.stored.send(()).expect("the executor waits");
             }

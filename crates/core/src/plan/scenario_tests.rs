@@ -488,9 +488,7 @@ impl Story {
     fn ordered(&mut self, request: OrderRequest) {
         let RecordedOrders { changes, texts, refused, .. } =
             write_all(&self.world.ledger, &self.world.policy, "root", &[request], self.world.now);
-        for change in &changes {
-            self.world.ledger.apply(change);
-        }
+        self.world.ledger.apply_all(&changes);
         let refused = refused.into_iter().map(|refusal| format!("refused ({}): {}", refusal.exit_code, refusal.text));
         for text in texts.into_iter().chain(refused) {
             writeln!(self.shown, "{text}\n").expect("writing to a string does not fail");

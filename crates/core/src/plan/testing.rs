@@ -310,9 +310,7 @@ impl World {
             changes.extend(ended);
             events.extend(told);
         }
-        for change in &changes {
-            self.ledger.apply(change);
-        }
+        self.ledger.apply_all(&changes);
         self.raise_marks();
         for account in approved.accounts() {
             for action in account.steps() {

@@ -105,8 +105,7 @@ fn a_host_is_served_by_the_class_that_admission_asks_for() {
 
 #[tokio::test]
 async fn a_suspended_member_of_a_workspace_has_no_access() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, mut store, lock) = Store::scratch().await;
     let day = |day: i8| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * i64::from(day));
     let new = |kind, name: &str| {
         let (id, directory_id) = (AccountId(name.into()), DirectoryId(format!("{name}-id")));
@@ -148,8 +147,7 @@ async fn a_suspended_member_of_a_workspace_has_no_access() {
 
 #[tokio::test]
 async fn a_former_uid_leads_to_its_account_only_until_the_change() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, mut store, lock) = Store::scratch().await;
     let day = |day: i8| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * i64::from(day));
     let name = AccountName { kind: AccountKind::Tool, name: "foo".to_owned() };
     let id = AccountId("foo".into());

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use bursar::daemon;
 use bursar::execute::keypair::{Names, NewKey};
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ports::free_port;
 use bursar_testkit::ready::wait_for;
@@ -16,7 +15,7 @@ use serde_json::json;
 use crate::approver_site::{install, is_ready, start, start_at};
 use crate::quiet::own_servers;
 use crate::rollback::{again, command_line};
-use crate::world::{World, all_is_well, stderr};
+use crate::world::{World, all_is_well, stderr, target};
 
 const DEADLINE: Duration = Duration::from_mins(7);
 
@@ -29,10 +28,6 @@ fn ahead() -> Timestamp {
 
 fn in_24_days() -> Timestamp {
     daemon::now() + SignedDuration::from_hours(24 * 24)
-}
-
-fn target(tool: &str) -> Target {
-    Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("stolen".to_owned()), ticket: None }
 }
 
 fn own_certificate(world: &mut World) -> Option<Timestamp> {

@@ -6,14 +6,13 @@ mod rollover;
 
 use std::fs;
 
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::Servers;
 use bursar_testkit::pki::Authority;
 use bursar_testkit::ready::DEADLINE;
 
 use self::proxy::Proxy;
-use crate::world::{World, all_is_well, stderr};
+use crate::world::{World, all_is_well, stderr, target};
 
 /// The port of the API server that all tests share.
 fn port() -> u16 {
@@ -115,9 +114,7 @@ fn an_endpoint_that_fails_is_reported_and_nobody_loses_a_credential() {
     }
 
     // A tool whose certificate is revoked gets a new one for the endpoint that works.
-    let target =
-        Target { kind: AccountKind::Tool, name: "bar".to_owned(), reason: Some("stolen".to_owned()), ticket: None };
-    world.order(&OrderRequest::Revoke(target)).expect("the order is accepted");
+    world.order(&OrderRequest::Revoke(target("bar"))).expect("the order is accepted");
     assert!(works(&world, "bar", "test") && config(&world, "bar") != before[1]);
     world.tool("new", 62_714, &[]);
     world.cycle();

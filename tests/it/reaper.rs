@@ -2,12 +2,13 @@
 //! pods started.
 
 use bursar::execute::request::{ApiServer, Ask};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::prometheus::Prometheus;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use crate::world::{World, all_is_well, extend, runtime};
+use crate::world::{World, all_is_well, extend, runtime, target};
 
 const MORE: &str = "\n[limits]\nsuspend_per_day = { count = 20 }\n[reaper.pods]\nenabled = true\n";
 
@@ -276,14 +277,8 @@ fn a_tenant_cannot_keep_a_pod_past_its_end() {
     });
     assert_eq!(quiet.exit_code(), 0, "{quiet:#?}");
     // A suspension also ends the pods of a workload that cannot be stopped.
-    let target = bursar::orders::request::Target {
-        kind: bursar::identity::AccountKind::Tool,
-        name: "foo".to_owned(),
-        reason: Some("mining".to_owned()),
-        ticket: None,
-    };
     assert!(left(&world, &foo).contains("pod/young"));
-    world.order(&bursar::orders::request::OrderRequest::Suspend(target)).expect("the order is accepted");
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted");
     world.cycle();
     assert!(!left(&world, &foo).contains("pod/young"));
 }
@@ -374,13 +369,7 @@ fn idle(world: &mut World) {
     for stays in ["foo", "bar", "kept"] {
         assert_eq!(world.state(stays), "active", "{stays}");
     }
-    let target = bursar::orders::request::Target {
-        kind: bursar::identity::AccountKind::Tool,
-        name: "idle".to_owned(),
-        reason: None,
-        ticket: None,
-    };
-    world.order(&bursar::orders::request::OrderRequest::Resume(target)).expect("the order is accepted");
+    world.order(&OrderRequest::Resume(target("idle"))).expect("the order is accepted");
     assert_eq!(world.state("idle"), "active");
     let works = world.kubectl_as_tool("idle", &["get", "pods"]);
     assert!(works.status.success(), "{}", crate::world::stderr(&works));

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
 use bursar_testkit::process::Process;
@@ -17,7 +16,7 @@ use serde_json::Value;
 
 use crate::daemon::Daemon;
 use crate::quiet::own_servers;
-use crate::world::{World, text};
+use crate::world::{World, target, text};
 
 const ARCHIVED_AT_ONCE: &str = "[lifecycle]\nretention = \"0s\"\ndelete_after = \"40d\"\n";
 
@@ -72,10 +71,6 @@ fn follow(config: &Path, step: &[String]) -> Value {
     }
 }
 
-fn target(kind: AccountKind, name: &str) -> Target {
-    Target { kind, name: name.to_owned(), reason: Some("a test".to_owned()), ticket: None }
-}
-
 /// Returns the facts of the ledger that a rebuild must find again.
 fn standing(world: &World) -> Vec<serde_json::Map<String, Value>> {
     world.rows(
@@ -99,8 +94,8 @@ fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
     world.person("carol", 65_112);
     world.group("k8s-admins", &["carol"]);
     world.cycle();
-    world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("the order is accepted");
-    world.order(&OrderRequest::Suspend(target(AccountKind::Tool, "bar"))).expect("the order is accepted");
+    world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted");
+    world.order(&OrderRequest::Suspend(target("bar"))).expect("the order is accepted");
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "off")));
     let report = wait_for("a cycle has nothing to do", DEADLINE, || {
         let report = world.cycle();
@@ -181,7 +176,7 @@ fn after_a_takeover_the_former_owner_cannot_write() {
     let backup = world.folder.join("backup.db");
     ends(&world.config(), &["ledger", "backup", &backup.display().to_string()], 0);
     // The backup does not contain this revocation.
-    world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("the order is accepted");
+    world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted");
     world.stop();
     let generation = |ledger: &str| {
         let rows = Command::new("sqlite3")

@@ -498,9 +498,8 @@ fn a_foreign_object_in_one_adopted_namespace_delays_no_certificate_and_no_other_
     world.kubectl(&["label", "namespace", "lab-a", "app.kubernetes.io/part-of=kubeflow-profile"]);
     profile(&world, "lab-b", "ada");
     let failing = |world: &World| world.rows("SELECT step, reason FROM failing");
-    wait_for("the foreign object is reported", DEADLINE, || {
-        world.cycle();
-        failing(&world).iter().any(|row| row["step"] == "adopted namespace").then_some(())
+    world.cycles_until("the foreign object is reported", |world| {
+        failing(world).iter().any(|row| row["step"] == "adopted namespace")
     });
     assert_eq!(ours(&world, "lab-b").len(), 3, "the other namespace is bound");
 

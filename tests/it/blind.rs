@@ -68,10 +68,7 @@ fn a_kind_that_bursar_init_has_not_allowed_yet_delays_no_loss_of_access() {
     world.stop();
     world.initialise_again();
     let hints = ["get", "configmap", "hints", "-n", "blindinit-bar", "--ignore-not-found", "-o", "name"];
-    wait_for("the daemon makes the config map", DEADLINE, || {
-        world.cycle();
-        (!world.kubectl(&hints).is_empty()).then_some(())
-    });
+    world.cycles_until("the daemon makes the config map", |world| !world.kubectl(&hints).is_empty());
 }
 
 #[test]

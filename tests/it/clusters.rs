@@ -369,10 +369,7 @@ fn a_cluster_removed_from_the_configuration_is_left_unchanged_and_its_contexts_a
     // The cluster returns: it has the same namespaces and new certificates, and tool bar is suspended there too.
     world.stop();
     fs::write(world.config(), &whole).expect("the folder is writable");
-    wait_for("foo works in the other cluster again", DEADLINE, || {
-        world.cycle();
-        works(&world, "foo", "other").then_some(())
-    });
+    world.cycles_until("foo works in the other cluster again", |world| works(world, "foo", "other"));
     assert_eq!(stands(), before);
     let bindings = other.run(&["get", "rolebindings", "-n", &world.namespace("bar"), "-o", "name"], "");
     assert!(!bindings.contains("bursar"), "{bindings}");

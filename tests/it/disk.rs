@@ -76,10 +76,7 @@ fn a_full_disk_stops_writing_and_nothing_else_until_there_is_room_again() {
     let mut world = World::new("full");
     world.tool("foo", 65_001, &[]);
     let kubeconfig = world.kubeconfig("foo");
-    wait_for("the kubeconfig is delivered", DEADLINE, || {
-        world.cycle();
-        kubeconfig.exists().then_some(())
-    });
+    world.cycles_until("the kubeconfig is delivered", |_| kubeconfig.exists());
     world.stop();
     let disk = Disk::beneath(&world.state_dir());
     let daemon = Daemon::ready(&world);

@@ -355,10 +355,7 @@ fn idle(world: &mut World) {
     let reaper = "[reaper.namespaces]\nenabled = true\nidle_for = \"3s\"\nwarn_for = \"2s\"\n[reaper.pods]";
     world.configure("[reaper.pods]", reaper);
     world.initialise_again();
-    wait_for("tool idle is suspended", DEADLINE, || {
-        world.cycle();
-        (world.state("idle") == "suspended").then_some(())
-    });
+    world.cycles_until("tool idle is suspended", |world| world.state("idle") == "suspended");
     let told = world.kubectl(&["get", "events", "-n", &world.namespace("idle")]);
     assert!(told.contains("Nothing has run in this namespace since"), "{told}");
     let events = world
@@ -414,10 +411,7 @@ fn evidence(world: &mut World) {
         finding["remedy"].is_null().then_some(finding)
     });
     assert!(finding["text"].as_str().is_some_and(|text| text.contains("2 namespaces in use")), "{finding}");
-    wait_for("the unused tool is suspended", DEADLINE, || {
-        world.cycle();
-        (world.state("unseen") == "suspended").then_some(())
-    });
+    world.cycles_until("the unused tool is suspended", |world| world.state("unseen") == "suspended");
     assert_eq!(world.state("seen"), "active");
     assert_eq!(world.rows("SELECT * FROM idle WHERE account = 'tool:seen'").len(), 0);
     let metrics = world.metrics();

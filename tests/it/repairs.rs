@@ -60,10 +60,7 @@ fn a_home_that_moves_gets_its_kubeconfig_before_the_old_one_is_removed() {
     assert_eq!(report.failing.len(), 1, "{report:#?}");
     assert!(world.works(&world.kubeconfig("foo")), "the old kubeconfig stays until the new one is delivered");
     world.home_of("foo2", 62_291);
-    wait_for("the new kubeconfig works", DEADLINE, || {
-        world.cycle();
-        world.works(&world.kubeconfig("foo2")).then_some(())
-    });
+    world.cycles_until("the new kubeconfig works", |world| world.works(&world.kubeconfig("foo2")));
     assert!(!world.works(&world.kubeconfig("foo")), "the entries left the old file");
     world.idle_cycle();
     // The owner of the old home can no longer write in it.
@@ -99,10 +96,7 @@ fn a_credential_that_kubectl_writes_back_over_a_notice_is_removed() {
     let notice = read();
     assert!(notice.contains("suspended") && !notice.contains(key), "{notice}");
     fs::write(&config, &before).expect("the file is writable");
-    wait_for("the notice is back", DEADLINE, || {
-        world.cycle();
-        (read() == notice).then_some(())
-    });
+    world.cycles_until("the notice is back", |_| read() == notice);
 }
 
 #[test]

@@ -138,6 +138,14 @@ impl World {
         assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
     }
 
+    /// Runs cycles until one has this result.
+    pub fn cycles_until(&mut self, what: &str, is: impl Fn(&Self) -> bool) {
+        wait_for(what, DEADLINE, || {
+            self.cycle();
+            is(self).then_some(())
+        });
+    }
+
     /// Runs a cycle with this trigger.
     pub fn cycle_by(&mut self, trigger: Trigger) -> CycleReport {
         self.open();

@@ -228,9 +228,6 @@ async fn look_ahead(inputs: Inputs<'_>, at: Timestamp, work: &Work) -> Outlook {
 
 /// Returns what the first cycle would do, before a ledger and a seal exist. Covers only the directories, as if all
 /// clusters were empty.
-///
-/// # Errors
-/// A password cannot be read.
 pub async fn preview_before_init(settings: &Settings, now: Timestamp) -> Result<PlanAnswer, RuntimeError> {
     // directories: read
     let heard = bursar_directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await;

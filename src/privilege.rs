@@ -37,18 +37,12 @@ fn own_user() -> nix::Result<Option<User>> {
 /// Protects this program's memory, which holds keys: no core file is written, and no process of the same user may read
 /// the memory (`prctl(2)`, `PR_SET_DUMPABLE`). A change of the user resets this to the host's `fs.suid_dumpable`, which
 /// is not 0 where core files are collected, so this is repeated after each change of the user.
-///
-/// # Errors
-/// The system refused.
 pub fn keep_memory_private() -> nix::Result<()> {
     nix::sys::prctl::set_dumpable(false)
 }
 
 /// Runs `work` as [`USER`], if this process is root and that user exists, and becomes root again afterwards. For
 /// `init`, which needs both users. The whole process changes its user, so nothing else may run meanwhile.
-///
-/// # Errors
-/// The system refused.
 pub async fn as_bursar<T>(work: impl Future<Output = T>) -> nix::Result<T> {
     let user = if Uid::effective().is_root() { own_user()? } else { None };
     let Some(user) = user else { return Ok(work.await) };

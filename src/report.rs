@@ -202,8 +202,7 @@ mod tests {
 
     #[test]
     fn a_cycle_fails_while_tenants_wait_for_a_cluster() {
-        let mut world = World::new();
-        world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, _) = World::with_foo();
         world.cycle();
         let code = |world: &World| {
             let (plan, (approved, _)) = (world.plan(), world.guarded());
@@ -221,8 +220,7 @@ mod tests {
 
     #[test]
     fn a_suspension_that_has_begun_is_not_failing() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
         let begun = Failure::begun(world.now);
         world.ledger.apply(&Change::Failure(foo.clone(), prod(), Some(begun.clone())));
@@ -233,8 +231,7 @@ mod tests {
 
     #[test]
     fn the_next_expiry_ignores_revoked_and_suspended_accounts() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
         let next_expiry = |world: &World| status("s", &world.ledger, &world.policy, BTreeMap::new(), None).next_expiry;
         assert!(next_expiry(&world).is_some());

@@ -134,9 +134,6 @@ impl ConfinementWatch {
     }
 
     /// Returns what is wrong if the cluster has webhook configurations with Bursar's names, and this host installed none.
-    ///
-    /// # Errors
-    /// The record of the installed webhook cannot be read.
     pub fn foreign(&self, state_dir: &Path, cluster: &ClusterName) -> Result<Option<String>, AccessError> {
         let seen = self.seen.lock();
         let there = seen.iter().filter(|((kind, _), seen)| is_hooks(kind) && matches!(seen, Seen::Present(_)));
@@ -315,9 +312,6 @@ pub enum Probed {
 
 /// Tests whether the API server enforces the policy: as the daemon, requests a namespace without a class in a dry run,
 /// which this policy must refuse.
-///
-/// # Errors
-/// The API server does not answer, or fails.
 pub async fn probe(client: &Client) -> Result<Probed, AccessError> {
     let api = Api::<Namespace>::all(client.clone());
     let mut probe = Namespace::default();
@@ -336,9 +330,6 @@ pub async fn probe(client: &Client) -> Result<Probed, AccessError> {
 
 /// Returns the objects of the confinement, and the ways in which an attacker on this host could become cluster
 /// administrator.
-///
-/// # Errors
-/// The API server does not list its kinds, or a file cannot be read.
 pub async fn expected(
     client: &Client,
     request: WebhookRequest<'_>,

@@ -55,9 +55,6 @@ pub async fn facts(client: &Client, cluster: &ClusterName, public_keys: &[[u8; 3
 }
 
 /// Returns `spec.hard` of our quotas, by namespace and name.
-///
-/// # Errors
-/// A request to the cluster fails.
 pub async fn quotas(client: &Client) -> Result<BTreeMap<(String, String), BTreeMap<String, String>>, AccessError> {
     let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
     let found = answered("quotas", Api::<ResourceQuota>::all(client.clone()).list(&ours)).await?;

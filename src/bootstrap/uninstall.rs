@@ -7,12 +7,14 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use k8s_openapi::api::authentication::v1::UserInfo;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::core::ApiResource;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::init::{Did, Made, nobody_elses};
@@ -24,6 +26,7 @@ use super::webhook::remembered::forget;
 use super::{AccessError, answered, approver};
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::desired::rbac::ARCHIVE_BINDING;
+use crate::execute::request::{ApiServer, RequestError};
 use crate::identity::ClusterName;
 use crate::kinds::{Detail, ManagedKind, ObjectKind};
 use crate::ledger::LedgerState;
@@ -51,8 +54,6 @@ const KINDS: [(&str, &str); 11] = [
 ];
 /// The values of label [`MANAGED_BY`] on Bursar's objects.
 const MANAGERS: [&str; 4] = [MANAGER, INIT_MANAGER, WEBHOOK, approver::APPROVER];
-/// The number of bindings in one answer. A large cluster has tens of thousands.
-const PAGE: u32 = 500;
 
 /// The input of an uninstallation.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +100,7 @@ pub async fn uninstall(request: UninstallRequest<'_>) -> Result<Uninstalled, Acc
         return Err(AccessError::OfBursar(admin_kubeconfig.to_owned()));
     }
     nobody_elses(client, &ledger.ledger_id).await?;
-    let Found { ours, left } = find(client, &recorded(ledger, cluster)).await?;
+    let Found { ours, left } = find(client, cluster, &recorded(ledger, cluster)).await?;
     if ours.is_empty() && left.is_empty() && owner(client).await?.is_none() {
         return Err(AccessError::NothingOfBursar { cluster: cluster.clone(), path: admin_kubeconfig.to_owned() });
     }
@@ -132,7 +133,8 @@ fn recorded(ledger: &LedgerState, cluster: &ClusterName) -> BTreeSet<String> {
     bindings.filter(|(key, _)| key.cluster == *cluster).map(|(_, record)| record.uid.to_string()).collect()
 }
 
-async fn find(client: &Client, recorded: &BTreeSet<String>) -> Result<Found, AccessError> {
+async fn find(client: &Client, cluster: &ClusterName, recorded: &BTreeSet<String>) -> Result<Found, AccessError> {
+    let server = ApiServer::new(cluster.clone(), client.clone(), Arc::default());
     let labelled = ListParams::default().labels(&format!("{MANAGED_BY} in ({})", MANAGERS.join(",")));
     let mut all = Found::default();
     for (api_version, name) in KINDS {
@@ -140,39 +142,27 @@ async fn find(client: &Client, recorded: &BTreeSet<String>) -> Result<Found, Acc
         // An older server does not have some of the kinds.
         let Some(served) = answered(name, Kinds::default().resolve(client, &kind)).await? else { continue };
         let resource = resource(&served);
-        let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
-        let what = format!("{name}s");
         let mut ours = Vec::new();
         if kind.detail() == Detail::Subjects {
-            for DynamicObject { metadata, data, .. } in every(&api, &what).await? {
-                match Maker::of(&metadata, &data["subjects"], recorded) {
+            let unlisted = |source| AccessError::Unlisted { what: name, source };
+            for binding in server.list(&served.path(None, None)).await.map_err(unlisted)? {
+                let metadata = ObjectMeta::deserialize(&binding["metadata"]).map_err(RequestError::Unreadable);
+                let metadata = metadata.map_err(unlisted)?;
+                match Maker::of(&metadata, &binding["subjects"], recorded) {
                     Maker::Bursar => ours.push(metadata),
                     Maker::OthersForBursar => all.left.push(left(&resource, &metadata)),
                     Maker::Others => {}
                 }
             }
         } else {
-            let listed = answered(&what, api.list_metadata(&labelled)).await?;
+            let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
+            let listed = answered(&format!("{name}s"), api.list_metadata(&labelled)).await?;
             ours.extend(listed.items.into_iter().map(|object| object.metadata));
         }
         ours.sort_by_key(|object| object.name.as_deref() == Some(CLUSTER_ADMIN_BINDING));
         all.ours.extend(ours.into_iter().map(|object| (resource.clone(), object)));
     }
     Ok(all)
-}
-
-/// Lists all objects of a kind, page by page.
-async fn every(api: &Api<DynamicObject>, what: &str) -> Result<Vec<DynamicObject>, AccessError> {
-    let mut parameters = ListParams::default().limit(PAGE);
-    let mut all = Vec::new();
-    loop {
-        let page = answered(what, api.list(&parameters)).await?;
-        all.extend(page.items);
-        match page.metadata.continue_ {
-            Some(next) if !next.is_empty() => parameters = parameters.continue_token(&next),
-            _ => return Ok(all),
-        }
-    }
 }
 
 /// The maker of a binding, and whether the binding gives access to a holder of Bursar's credentials.

@@ -178,7 +178,7 @@ mod tests {
         let mut world = World::new();
         let [one, other] =
             [("foo", 52_503), ("bar", 52_504)].map(|(name, uid)| world.add(AccountKind::Tool, name, Some(uid)));
-        (0..3).for_each(|_| drop(world.cycle()));
+        world.cycles(3);
         for id in [&one, &other] {
             assert!(world.ledger.deliveries_of(id).next().is_some(), "something was delivered to {id}");
         }

@@ -172,9 +172,6 @@ const FILES: [(&str, &str); 6] = [
 const CONFIGURATION: &str = include_str!("../../config/bursar.toml");
 
 /// Writes every page into `folder`.
-///
-/// # Errors
-/// Returns an error if a file cannot be written.
 pub(super) fn write(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     clap_mangen::generate_to(command(), folder)?;

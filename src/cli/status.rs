@@ -253,13 +253,11 @@ fn source(name: &str, state: &SourceState) -> String {
 mod tests {
     use super::*;
     use crate::desired::rules::unenforced;
-    use crate::identity::AccountKind;
     use crate::plan::testing::{World, prod};
 
     #[test]
     fn the_status_is_the_golden_at_80_columns() {
-        let mut world = World::new();
-        world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, _) = World::with_foo();
         world.cycle();
         let asked = |minutes: i64, trouble: Option<&str>| {
             let at = world.now - jiff::SignedDuration::from_mins(minutes);

@@ -163,14 +163,13 @@ impl Story {
                 self.world.policy.limits.remove_members_per_day = limit;
             }
             Happening::Quota(pods) => {
-                let tool = self.world.policy.classes.get_mut("tool").expect("the world has class tool");
-                tool.quota.insert("pods".to_owned(), pods.to_string());
+                self.world.class("tool").quota.insert("pods".to_owned(), pods.to_string());
             }
         }
     }
 
     fn note(&self) -> Note {
-        Note { actor: "root".to_owned(), reason: "because".to_owned(), ticket: None, at: self.world.now }
+        self.world.note("because")
     }
 
     fn account(&self, who: usize) -> Option<crate::identity::AccountId> {

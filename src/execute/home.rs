@@ -326,8 +326,7 @@ mod tests {
     #[test]
     fn entries_that_another_program_wrote_back_beside_a_token_are_broken() {
         let mut world = World::new();
-        let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
-        class.credential.as_mut().expect("the class has a credential").kind = CredentialKind::ServiceAccount {
+        *world.credential("tool") = CredentialKind::ServiceAccount {
             lifetime: Duration::from_hours(1),
             hosts: vec![HostName("ce1".to_owned())],
             directory: None,

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::{Selector, SelectorExt as _};
 use serde_json::{Value, json};
 
 use super::request::{ApiServer, Ask, RequestError};
@@ -121,29 +123,13 @@ fn makes(controller: &str, kind: &str) -> bool {
 /// Whether the controller's selector matches the object. A controller releases an object that it does not match.
 #[must_use]
 pub fn selects(controller: &Value, object: &Value) -> bool {
-    let (selector, labels) = (&controller["spec"]["selector"], &object["metadata"]["labels"]);
-    let Some(selector) = selector.as_object() else { return false };
-    let has = |(label, value): (&String, &Value)| labels[label] == *value;
+    let Some(selector) = controller["spec"]["selector"].as_object() else { return false };
     // The selector of a `ReplicationController` consists of the labels themselves.
-    if selector.values().all(Value::is_string) {
-        return selector.iter().all(has);
-    }
-    let wanted = selector.get("matchLabels").and_then(Value::as_object);
-    let conditions = selector.get("matchExpressions").and_then(Value::as_array);
-    wanted.into_iter().flatten().all(has) && conditions.into_iter().flatten().all(|it| is_met(it, labels))
-}
-
-/// Whether labels meet one of a selector's `matchExpressions`. An unknown operator is not met.
-fn is_met(condition: &Value, labels: &Value) -> bool {
-    let label = condition["key"].as_str().map_or(&Value::Null, |key| &labels[key]);
-    let is_listed = || condition["values"].as_array().is_some_and(|values| values.contains(label));
-    match condition["operator"].as_str() {
-        Some("In") => is_listed(),
-        Some("NotIn") => !is_listed(),
-        Some("Exists") => label.is_string(),
-        Some("DoesNotExist") => !label.is_string(),
-        _ => false,
-    }
+    let is_labels = selector.values().all(Value::is_string);
+    let selector = if is_labels { json!({"matchLabels": selector}) } else { json!(selector) };
+    let selector = serde_json::from_value::<LabelSelector>(selector).ok().and_then(|it| Selector::try_from(it).ok());
+    let labels = serde_json::from_value(object["metadata"]["labels"].clone()).unwrap_or_default();
+    selector.is_some_and(|selector| selector.matches(&labels))
 }
 
 /// Stops what [`find`] found, each even if others fail. Returns the workloads that were replaced by another object
@@ -442,7 +428,7 @@ mod tests {
         world.policy.limits.suspend_per_cycle = Limit { count: 9, percent: None };
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.add(AccountKind::Tool, "bar", Some(52_504));
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         let found = |world: &World| -> BTreeSet<String> {
             let all = world.ledger.objects.iter();
             let all = all.filter_map(|(key, record)| suspended(&world.ledger, key, record));
@@ -450,8 +436,8 @@ mod tests {
         };
         assert_eq!(found(&world), BTreeSet::new());
         world.account(&foo).disabled = Some("mark".to_owned());
-        world.policy.classes.get_mut("tool").expect("the policy has this class").clusters = vec![prod()];
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.class("tool").clusters = vec![prod()];
+        world.cycles(2);
         let all = BTreeSet::from(["b tool-bar", "b tool-foo", "prod tool-foo"].map(str::to_owned));
         assert_eq!(found(&world), all);
         world.account(&foo).state = Lifecycle::Archived;

@@ -52,9 +52,6 @@ struct SelectedNamespaces {
 }
 
 /// Lists the foreign namespaces that the selectors match now.
-///
-/// # Errors
-/// The API server does not answer.
 pub async fn listed(client: &Client, wanted: &Wanted) -> Result<FoundNamespaces, kube::Error> {
     let api = Api::<Namespace>::all(client.clone());
     let mut each = Vec::new();

@@ -27,9 +27,6 @@ type Amounts = BTreeMap<String, String>;
 static ABSENT: Amounts = BTreeMap::new();
 
 /// Returns the lines for each tenant whose quota differs. A quota that is missing in a sealed namespace also differs.
-///
-/// # Errors
-/// A cluster does not answer.
 pub(super) async fn differing(
     clients: &BTreeMap<ClusterName, Client>,
     desired: &DesiredState,
@@ -111,9 +108,6 @@ pub(super) fn are_importable(lines: &[String]) -> bool {
 }
 
 /// Writes the lines into the state folder; `None` if there are none.
-///
-/// # Errors
-/// The file cannot be written.
 pub(super) fn write(state_dir: &Path, lines: &[String]) -> Result<Option<PathBuf>, AccessError> {
     let path = state_dir.join(FILE);
     let failed = |source| AccessError::Write { path: path.clone(), source };

@@ -310,8 +310,7 @@ mod tests {
 
     #[tokio::test]
     async fn lists_of_a_large_site_are_limited_and_count_the_rest() {
-        let folder = tempfile::tempdir().expect("the temporary folder is writable");
-        let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+        let (folder, mut store, lock) = Store::scratch().await;
         let now = Timestamp::UNIX_EPOCH;
         let new = |kind, name: String| {
             let (id, entry) = (AccountId(name.as_str().into()), DirectoryId(name.clone()));

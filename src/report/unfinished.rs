@@ -296,8 +296,7 @@ mod tests {
 
     #[test]
     fn work_that_waits_for_an_unreachable_cluster_is_shown_until_it_is_done() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
         assert_eq!(said(&world, true), Vec::<String>::new());
         for (what, word) in
@@ -337,8 +336,7 @@ mod tests {
 
     #[test]
     fn an_order_that_no_plan_carried_out_names_what_it_waits_for() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
         let order = order(&mut world, &foo, OrderKind::AdoptObject);
         assert_eq!(said(&world, true), ["tool:foo: adopt object (ordered by ann) waits for the next cycle"]);
@@ -369,8 +367,7 @@ mod tests {
 
     #[test]
     fn a_step_that_fails_leaves_the_order_open() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
         order(&mut world, &foo, OrderKind::Suspend);
         let (approved, _) = world.guarded();
@@ -388,14 +385,14 @@ mod tests {
         let mut world = World::new();
         world.another_cluster("gpu");
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
-        (0..2).for_each(|_| drop(world.cycle()));
-        world.policy.classes.get_mut("tool").expect("the class exists").clusters = vec![prod()];
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
+        world.class("tool").clusters = vec![prod()];
+        world.cycles(2);
         let gpu = ClusterName("gpu".into());
         assert!(world.ledger.objects.keys().any(|key| stops_pods(key) && key.cluster == gpu), "it is sealed there");
         assert_eq!(said(&world, true), Vec::<String>::new());
         order(&mut world, &foo, OrderKind::Revoke);
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         assert_eq!(said(&world, true), Vec::<String>::new(), "the seal does not make another order fail");
     }
 }

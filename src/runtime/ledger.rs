@@ -296,7 +296,6 @@ pub async fn back_up(state_dir: PathBuf, now: Timestamp) -> Result<Backup, Store
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::AccountKind;
     use crate::ledger::{Delivery, REMOVAL};
     use crate::orders::request::Trigger;
     use crate::plan::testing::{World, prod};
@@ -310,8 +309,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
         let opened = Store::create(folder.path()).await.expect("a new ledger opens");
         let mut ledger = Ledger::of(opened, folder.path(), || NOW, &Arc::new(Metrics::default()));
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
         let account = Change::Account(world.ledger.accounts[&foo].clone().into());
         let key = CredentialKey::new(foo.clone(), prod());
@@ -332,8 +330,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
         let opened = Store::create(folder.path()).await.expect("a new ledger opens");
         let mut ledger = Ledger::of(opened, folder.path(), || NOW, &Arc::new(Metrics::default()));
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (world, foo) = World::with_foo();
         let ago = |seconds| NOW - SignedDuration::from_secs(seconds);
         let (step, reason) = (REMOVAL.to_owned(), "no answer".to_owned());
         let failure = Failure { step, reason, since: ago(8), attempts: 1, next_try: ago(3) };

@@ -193,9 +193,6 @@ impl StepCounter {
 
 impl Runtime {
     /// Opens the ledger, the seal and the sources of the configuration. Does not connect to clusters.
-    ///
-    /// # Errors
-    /// The ledger or the seal cannot be used.
     pub async fn open(settings: Settings, metrics: SharedMetrics, clock: Clock) -> Result<Self, RuntimeError> {
         let ledger = Ledger::open(&settings.state_dir, clock, &metrics).await?;
         let sealer = Arc::new(read_seal(&settings.state_dir)?);
@@ -407,9 +404,6 @@ impl Runtime {
 }
 
 /// Reads the seal's key.
-///
-/// # Errors
-/// The file is missing, or is not a key.
 pub fn read_seal(state_dir: &Path) -> Result<Sealer, RuntimeError> {
     let path = state_dir.join(SEAL_KEY);
     let seal = |source| RuntimeError::Seal { path: path.clone(), source };

@@ -190,9 +190,6 @@ pub(crate) struct Following<'a> {
 }
 
 /// Makes the realm agree with the ledger. If no realm is configured, the ledger forgets what was refused in it.
-///
-/// # Errors
-/// The ledger did not take a write.
 pub(crate) async fn serve(
     target: Option<&mut RealmTarget>,
     mut following: Following<'_>,

@@ -61,8 +61,7 @@ fn members(stood: &Account, name: &str) -> BTreeSet<(String, String)> {
 }
 
 async fn check(kind: AccountKind, steps: Vec<Step>) {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, mut store, lock) = Store::scratch().await;
     let mut own = Account { kind, name: "n0".to_owned(), ..account(0, &[], false, Lifecycle::Active, 0) };
     let tenant = Tenant { class: "c".to_owned(), namespace: None, created_at: at(0) };
     let known = |account: &Account| Change::Account(account.clone().into());

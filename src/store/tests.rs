@@ -28,6 +28,15 @@ use crate::ledger::{
 };
 use crate::snapshot::{Completeness, RejectedEntry, Rejection, Role};
 
+impl Store {
+    /// Creates a ledger in a folder of its own.
+    pub(crate) async fn scratch() -> (tempfile::TempDir, Self, CycleLock) {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let (store, lock) = Self::create(folder.path()).await.expect("a new ledger opens");
+        (folder, store, lock)
+    }
+}
+
 fn key(id: &AccountId) -> CredentialKey {
     CredentialKey::new(id.clone(), ClusterName("prod".into()))
 }
@@ -299,8 +308,7 @@ fn cycle_end(ended: Timestamp) -> CycleEnd {
 
 #[tokio::test]
 async fn old_cycles_keep_a_short_report_and_old_certificates_their_owner() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, mut store, lock) = Store::scratch().await;
     store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("the ledger is writable");
     let key = CredentialKey::new(AccountId("a1".into()), ClusterName("prod".into()));
     let day = 24 * 3600;
@@ -356,8 +364,7 @@ proptest! {
     fn file_and_memory_stay_equal(batches in prop::collection::vec(prop::collection::vec(change(), 1..12), 1..6)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
         runtime.block_on(async {
-            let folder = tempfile::tempdir().expect("the temporary folder is writable");
-            let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+            let (folder, mut store, lock) = Store::scratch().await;
             store.write(&lock, &everybody(), &[event("begin")], at(0)).await.expect("the ledger is writable");
             for (n, batch) in batches.iter().enumerate() {
                 let n = i64::try_from(n).expect("the number is small");
@@ -402,8 +409,7 @@ async fn only_create_makes_a_ledger() {
 
 #[tokio::test]
 async fn a_ledger_that_loses_its_content_while_it_is_open_is_not_created_again() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, mut store, lock) = Store::scratch().await;
     let path = folder.path().join(FILE);
     fs::write(&path, "").expect("the folder is writable");
     assert!(matches!(store.recover(&lock).await, Err(StoreError::Lost { .. })));
@@ -412,8 +418,7 @@ async fn a_ledger_that_loses_its_content_while_it_is_open_is_not_created_again()
 
 #[tokio::test]
 async fn a_restore_over_a_file_without_content_keeps_its_wal() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, mut store, lock) = Store::scratch().await;
     store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("the ledger is writable");
     store.close().await.expect("the ledger closes");
     drop(lock);
@@ -431,8 +436,7 @@ async fn a_restore_over_a_file_without_content_keeps_its_wal() {
 
 #[tokio::test]
 async fn a_second_writer_is_refused() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (_store, _lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, _store, _lock) = Store::scratch().await;
     assert!(matches!(Store::open(folder.path()).await, Err(StoreError::Busy)));
 }
 
@@ -446,8 +450,7 @@ async fn a_file_that_is_not_a_ledger_is_refused_and_the_error_names_the_remedy()
 
 #[tokio::test]
 async fn triggers_reject_changes_to_the_history() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (_folder, mut store, lock) = Store::scratch().await;
     store.write(&lock, &[], &[event("created"), event("suspended")], at(0)).await.expect("the ledger is writable");
     for statement in [
         "UPDATE event SET reason = 'x'",
@@ -464,8 +467,7 @@ async fn triggers_reject_changes_to_the_history() {
 
 #[tokio::test]
 async fn a_history_that_was_changed_in_the_file_fails_verification() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, mut store, lock) = Store::scratch().await;
     let events = [event("created"), event("suspended"), event("resumed")];
     store.write(&lock, &[], &events, at(0)).await.expect("the ledger is writable");
     for (forgery, found) in [
@@ -485,8 +487,7 @@ async fn a_history_that_was_changed_in_the_file_fails_verification() {
 
 #[tokio::test]
 async fn after_a_write_fails_on_a_full_disk_memory_equals_the_file_and_the_store_recovers() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, mut store, lock) = Store::scratch().await;
     store.write(&lock, &everybody(), &[], at(0)).await.expect("the ledger is writable");
     let before = store.state().clone();
     let pages: i64 = sqlx::query_scalar("PRAGMA page_count")
@@ -513,8 +514,7 @@ async fn after_a_write_fails_on_a_full_disk_memory_equals_the_file_and_the_store
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_during_writes_shows_one_moment() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, mut store, lock) = Store::scratch().await;
     store.write(&lock, &everybody(), &[event("begin")], at(0)).await.expect("the ledger is writable");
     let (path, done) = (folder.path().to_owned(), tokio_util::sync::CancellationToken::new());
     let ended = done.clone();
@@ -550,8 +550,7 @@ async fn a_backup_during_writes_shows_one_moment() {
 
 #[tokio::test]
 async fn a_cycle_without_changes_writes_one_row() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (_folder, mut store, lock) = Store::scratch().await;
     store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("the ledger is writable");
     store.finish(&lock, cycle_end(at(1))).await.expect("the ledger is writable");
     let changes = |store: Store| async move {
@@ -571,8 +570,7 @@ async fn a_cycle_without_changes_writes_one_row() {
 
 #[tokio::test]
 async fn spending_older_than_the_window_is_deleted() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, mut store, lock) = Store::scratch().await;
     let week = 7 * 24 * 3600;
     let spent = |second| Change::Spent(Spending::Suspend, "tool".to_owned(), 1, at(second));
     store.write(&lock, &[spent(0), spent(100)], &[], at(100)).await.expect("the ledger is writable");
@@ -601,8 +599,7 @@ async fn while_a_process_reads_a_closed_ledger_opening_fails() {
 
 #[tokio::test]
 async fn a_reader_does_not_block_closing_the_ledger() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, store, lock) = Store::scratch().await;
     let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("the ledger opens");
     reader.state().await.expect("the reader is open and idle");
     store.close().await.expect("closed although a reader is open");

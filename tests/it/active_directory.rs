@@ -65,8 +65,7 @@ fn rid(samba: &Samba, dn: &str) -> u32 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_id_is_the_guid_in_the_servers_notation() {
-    let samba = Samba::shared();
-    let base = samba.unit("guid");
+    let (samba, base) = Samba::with_unit("guid");
     samba.add_ldif(&person_ldif(&base, "guid-Alice", "displayName: Alice Example\nmail: alice@example.org\n"));
     let before = read(source(samba, &base)).await;
     assert_eq!(why(&before), "complete");
@@ -91,8 +90,7 @@ async fn the_id_is_the_guid_in_the_servers_notation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disabled_and_expired_accounts_are_marked_and_locked_out_ones_are_not() {
-    let samba = Samba::shared();
-    let base = samba.unit("marks");
+    let (samba, base) = Samba::with_unit("marks");
     samba.modify_ldif(&format!(
         "dn: {DOMAIN_DN}\nchangetype: modify\nreplace: lockoutThreshold\nlockoutThreshold: 2\n\n"
     ));
@@ -172,8 +170,7 @@ async fn a_controller_that_was_set_back_is_stale() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_absent_account_is_looked_up_by_its_guid() {
-    let samba = Samba::shared();
-    let base = samba.unit("lookup");
+    let (samba, base) = Samba::with_unit("lookup");
     let elsewhere = samba.unit("lookup-left");
     for name in ["lookup-stays", "lookup-moves", "lookup-goes"] {
         samba.add_ldif(&person_ldif(&base, name, ""));
@@ -203,8 +200,7 @@ async fn an_absent_account_is_looked_up_by_its_guid() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn start_tls_is_enough_and_plain_text_is_not() {
-    let samba = Samba::shared();
-    let base = samba.unit("tls");
+    let (samba, base) = Samba::with_unit("tls");
     samba.add_ldif(&person_ldif(&base, "tls-alice", ""));
     let mut starttls = ldap(samba, &samba.ldap_url);
     starttls.starttls = true;
@@ -221,8 +217,7 @@ async fn start_tls_is_enough_and_plain_text_is_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_bind_is_explained_in_words() {
-    let samba = Samba::shared();
-    let base = samba.unit("bind");
+    let (samba, base) = Samba::with_unit("bind");
     let password = format!("unicodePwd:: {}\n", password(READER_PASSWORD));
     let account = |name: &str, more: &str| samba.add_ldif(&person_ldif(&base, name, &(password.clone() + more)));
     account("bind-off", "userAccountControl: 514\n");
@@ -250,8 +245,7 @@ async fn a_refused_bind_is_explained_in_words() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_entry_that_hides_user_account_control_is_rejected_with_its_id() {
-    let samba = Samba::shared();
-    let base = samba.unit("hide");
+    let (samba, base) = Samba::with_unit("hide");
     samba.add_ldif(&person_ldif(&base, "hide-alice", "userAccountControl: 546\n"));
     let mut source = source(samba, &base);
     // If no entry has an attribute, it looks as if an access rule hid it.

@@ -46,7 +46,7 @@ fn a_changed_uid_is_adopted_by_order_and_the_home_must_be_given_to_it() {
     world.order(&OrderRequest::Revoke(target(Some("a test")))).expect("the order is accepted");
     let failing = world.rows("SELECT step, reason FROM failing");
     assert_eq!(failing.len(), 1, "{failing:?}");
-    for path in [world.home("foo"), world.home("foo").join(".kube"), world.home("foo").join(".kube/config")] {
+    for path in [world.home("foo"), world.home("foo").join(".kube"), world.kubeconfig("foo")] {
         chown(path, Some(new), Some(old)).expect("tests run as root, who may change owners");
     }
     assert!(poll(DEADLINE, || world.cycle().exit_code() == 0), "{:?}", world.rows("SELECT * FROM failing"));

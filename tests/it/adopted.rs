@@ -1,8 +1,6 @@
 //! Adopted namespaces: Kubeflow makes one for each of its profiles, and Bursar binds the owner that its annotation
 //! names.
 
-use std::path::PathBuf;
-
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::control_plane::ControlPlaneOptions;
@@ -66,13 +64,9 @@ fn profile(world: &World, name: &str, owner: &str) {
     world.servers.cluster.run(&["create", "-f", "-"], &namespace.to_string());
 }
 
-fn kubeconfig(world: &World, person: &str) -> PathBuf {
-    world.folder.join("homes/home").join(person).join(".kube/config")
-}
-
 fn may(world: &World, person: &str, verb: &str, namespace: &str) -> bool {
     let arguments = ["auth", "can-i", verb, "configmaps", "-n", namespace];
-    let output = world.kubectl_with(&kubeconfig(world, person), &arguments);
+    let output = world.kubectl_with(&world.kubeconfig_of(person), &arguments);
     String::from_utf8_lossy(&output.stdout).trim() == "yes"
 }
 
@@ -104,10 +98,9 @@ fn took(world: &World, mark: u64, namespace: &str) -> SignedDuration {
 fn a_profile_is_bound_to_its_owner_within_a_second_and_repaired() {
     let mut world = site("prof", MANY);
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     // The first cycle must be over before times are measured.
-    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    daemon.cycled(&world);
     let mut times = Vec::new();
     // The median of five consecutive times counts, because the machine may be busy at times.
     let is_quick = ('a'..='o').any(|letter| {
@@ -228,7 +221,7 @@ fn a_mistyped_selector_removes_no_more_access_than_the_limit_allows() {
 
     // A revocation also replaces the binding that the limit keeps.
     let old = world.folder.join("stolen");
-    std::fs::copy(kubeconfig(&world, person), &old).expect("the file can be copied");
+    std::fs::copy(world.kubeconfig_of(person), &old).expect("the file can be copied");
     let target =
         Target { kind: AccountKind::User, name: person.to_owned(), reason: Some("stolen".to_owned()), ticket: None };
     world.order(&OrderRequest::Revoke(target)).expect("the order is accepted");
@@ -495,7 +488,7 @@ fn a_binding_without_labels_in_a_namespace_without_labels_is_deleted() {
 fn a_foreign_object_in_one_adopted_namespace_delays_no_certificate_and_no_other_namespace() {
     let mut world = site("profalien", MANY);
     let old = world.folder.join("stolen");
-    std::fs::copy(kubeconfig(&world, "ada"), &old).expect("the kubeconfig can be copied");
+    std::fs::copy(world.kubeconfig_of("ada"), &old).expect("the kubeconfig can be copied");
     // A role binding of somebody else has the name that Bursar would use, before the namespace is adopted.
     world.kubectl(&["create", "namespace", "lab-a"]);
     let theirs =
@@ -505,9 +498,8 @@ fn a_foreign_object_in_one_adopted_namespace_delays_no_certificate_and_no_other_
     world.kubectl(&["label", "namespace", "lab-a", "app.kubernetes.io/part-of=kubeflow-profile"]);
     profile(&world, "lab-b", "ada");
     let failing = |world: &World| world.rows("SELECT step, reason FROM failing");
-    wait_for("the foreign object is reported", DEADLINE, || {
-        world.cycle();
-        failing(&world).iter().any(|row| row["step"] == "adopted namespace").then_some(())
+    world.cycles_until("the foreign object is reported", |world| {
+        failing(world).iter().any(|row| row["step"] == "adopted namespace")
     });
     assert_eq!(ours(&world, "lab-b").len(), 3, "the other namespace is bound");
 

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use bursar::daemon;
 use bursar::execute::keypair::{Names, NewKey};
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ports::free_port;
 use bursar_testkit::ready::wait_for;
@@ -16,7 +15,7 @@ use serde_json::json;
 use crate::approver_site::{install, is_ready, start, start_at};
 use crate::quiet::own_servers;
 use crate::rollback::{again, command_line};
-use crate::world::{World, all_is_well, stderr};
+use crate::world::{World, all_is_well, stderr, target};
 
 const DEADLINE: Duration = Duration::from_mins(7);
 
@@ -29,10 +28,6 @@ fn ahead() -> Timestamp {
 
 fn in_24_days() -> Timestamp {
     daemon::now() + SignedDuration::from_hours(24 * 24)
-}
-
-fn target(tool: &str) -> Target {
-    Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("stolen".to_owned()), ticket: None }
 }
 
 fn own_certificate(world: &mut World) -> Option<Timestamp> {
@@ -48,8 +43,7 @@ fn an_approver_that_is_away_for_a_day_loses_nothing_and_delays_no_revocation() {
     all_is_well(&world.cycle());
     let old = |world: &World, tool: &str| world.folder.join(format!("old-{tool}"));
     for tool in ["stays", "stolen", "leaves"] {
-        std::fs::copy(world.home(tool).join(".kube/config"), old(&world, tool))
-            .expect("the old kubeconfig can be copied");
+        std::fs::copy(world.kubeconfig(tool), old(&world, tool)).expect("the old kubeconfig can be copied");
     }
     world.stop();
     install(&world);
@@ -98,7 +92,7 @@ fn an_approver_that_is_away_for_a_day_loses_nothing_and_delays_no_revocation() {
     assert!(!world.works(&old(&world, "stolen")) && !world.works(&old(&world, "leaves")));
 
     let _approver = start(&world);
-    let has_access = |world: &World, tool: &str| world.works(&world.home(tool).join(".kube/config"));
+    let has_access = |world: &World, tool: &str| world.works(&world.kubeconfig(tool));
     wait_for("every waiting certificate is issued", DEADLINE, || {
         AHEAD.fetch_add(1, Ordering::Relaxed);
         let report = world.cycle();
@@ -120,8 +114,7 @@ fn a_start_without_an_approver_revokes_at_once_and_renews_the_daemons_certificat
     }
     all_is_well(&world.cycle());
     let before = own_certificate(&mut world).expect("the daemon has a certificate");
-    let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("bar").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
+    let stolen = world.steal("bar");
     world.stop();
     install(&world);
 
@@ -146,7 +139,7 @@ fn a_start_without_an_approver_revokes_at_once_and_renews_the_daemons_certificat
         }
         (report.exit_code() == 0 && renewed).then_some(())
     });
-    assert!(["foo", "bar"].iter().all(|tool| world.works(&world.home(tool).join(".kube/config"))));
+    assert!(["foo", "bar"].iter().all(|tool| world.works(&world.kubeconfig(tool))));
     assert!(!world.works(&stolen));
 }
 

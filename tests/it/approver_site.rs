@@ -13,17 +13,15 @@ use bursar_testkit::ports::free_port;
 use bursar_testkit::process::Process;
 use bursar_testkit::ready::DEADLINE;
 
-use crate::world::World;
+use crate::world::{World, runtime};
 
 /// Runs `bursar approver install --write` and returns the folder of its files. From then on, the daemon approves
 /// nothing.
 pub fn install(world: &World) -> PathBuf {
     let folder = world.folder.join("approver");
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
     let settings = world.settings();
     let seed = fs::read(world.state_dir().join("seal.key")).expect("the daemon has made its seal key");
-    runtime.block_on(async {
+    runtime().block_on(async {
         let mut store =
             ReadStore::open(&world.state_dir().join("ledger.db")).await.expect("the daemon has made a ledger");
         let ledger = store.state().await.expect("the ledger is readable");

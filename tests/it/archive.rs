@@ -12,7 +12,7 @@ use bursar_testkit::ldif::tool_account_dn;
 use bursar_testkit::ready::{DEADLINE, poll};
 use serde_json::{Value, json};
 
-use crate::world::{World, stderr};
+use crate::world::{World, all_is_well, stderr, stdout};
 
 /// A lifecycle without waiting times.
 pub const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\nretention = \"0s\"\ndelete_after = \"0s\"\n";
@@ -21,12 +21,6 @@ const SECRET: [&str; 2] = ["in-clear-text", "aW4tY2xlYXItdGV4dA"];
 /// Made by `age-keygen`.
 const IDENTITY: &str = "AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX";
 const RECIPIENT: &str = "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj";
-
-pub fn state(world: &World, tool: &str) -> String {
-    let rows = world.rows("SELECT name, state FROM tools");
-    let row = rows.iter().find(|row| row["name"] == tool).expect("the tool is known");
-    row["state"].as_str().expect("the value is a string").to_owned()
-}
 
 /// Moves the tool's entry out of every base that is read. The entry keeps its entryUUID.
 pub fn leaves(world: &World, tool: &str) {
@@ -49,9 +43,9 @@ fn moved(dn: &str, superior: &str) {
 pub fn cycles_until(world: &mut World, tool: &str, wanted: &str) {
     let so = poll(DEADLINE, || {
         world.cycle();
-        state(world, tool) == wanted
+        world.state(tool) == wanted
     });
-    assert!(so, "{tool} is {}, not {wanted}: {:#?}", state(world, tool), world.rows("SELECT * FROM failure"));
+    assert!(so, "{tool} is {}, not {wanted}: {:#?}", world.state(tool), world.rows("SELECT * FROM failure"));
 }
 
 /// Runs cycles until the tool's deletion fails for a reason that contains `about`. Returns the reason.
@@ -75,13 +69,7 @@ fn exists(world: &World, namespace: &str) -> bool {
 /// Runs `bursar archive …` as root, without a daemon.
 fn archive(world: &mut World, arguments: &[&str]) -> Output {
     world.stop();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).arg("archive").args(arguments);
-    command.output().expect("bursar is built")
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    world.command(&["archive"]).args(arguments).output().expect("bursar is built")
 }
 
 fn newest(world: &World) -> String {
@@ -134,7 +122,7 @@ fn an_absent_tool_is_archived_and_deleted_and_gets_everything_back_when_it_retur
     cycles_until(&mut world, "foo", "deleted");
     assert!(!exists(&world, &namespace));
     assert_eq!(world.kubectl(&["get", "pv", &volume, "-o", "jsonpath={.metadata.uid}"]), volume_uid);
-    assert_eq!(state(&world, "stays"), "active");
+    assert_eq!(world.state("stays"), "active");
 
     let (file, folder) = unpacked(&world);
     assert_eq!(fs::metadata(&file).expect("the file exists").permissions().mode() & 0o777, 0o600);
@@ -209,7 +197,7 @@ fn a_finalizer_that_blocks_a_deletion_is_reported_until_it_is_gone() {
     create(&world, &namespace, &[held]);
     leaves(&world, "foo");
     let reason = cycles_until_refused(&mut world, "example.org/keep");
-    assert_eq!(state(&world, "foo"), "archived", "{reason}");
+    assert_eq!(world.state("foo"), "archived", "{reason}");
     world.kubectl(&[
         "patch",
         "configmap",
@@ -266,8 +254,7 @@ fn a_namespace_that_was_made_again_by_others_is_not_deleted() {
     let mut world = World::with("strange", &format!("{AT_ONCE}[limits]\ndelete_per_cycle = {{ count = 0 }}\n"));
     world.tool("foo", 63_031, &[]);
     world.tool("stays", 63_032, &[]);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     let namespace = world.namespace("foo");
     leaves(&world, "foo");
     cycles_until(&mut world, "foo", "archived");
@@ -299,7 +286,7 @@ fn deletions_over_the_limit_wait_for_approval() {
     }
     cycles_until(&mut world, "ta", "deleted");
     world.cycle();
-    let states = |world: &World| tools.map(|tool| state(world, tool));
+    let states = |world: &World| tools.map(|tool| world.state(tool));
     assert_eq!(states(&world), ["deleted", "archived", "archived"]);
     let plan = world.plan();
     assert_eq!(plan.exit_code, 3, "{}", plan.text);
@@ -308,7 +295,7 @@ fn deletions_over_the_limit_wait_for_approval() {
     world.order(&OrderRequest::Approve { hash }).expect("the order is accepted");
     cycles_until(&mut world, "tb", "deleted");
     cycles_until(&mut world, "tc", "deleted");
-    assert_eq!(state(&world, "stays"), "active");
+    assert_eq!(world.state("stays"), "active");
 }
 
 #[test]
@@ -332,12 +319,12 @@ fn archive_and_deletion_finish_although_bursar_is_killed_at_each_step() {
         !bound.is_empty()
     };
     let files = |world: &World| fs::read_dir(world.state_dir().join("archive")).map_or(0, Iterator::count);
-    let is = |wanted: &'static str| move |world: &World| state(world, "foo") == wanted;
+    let is = |wanted: &'static str| move |world: &World| world.state("foo") == wanted;
     let going = |world: &World| {
         let at = ["get", "namespace", &namespace, "--ignore-not-found", "-o", "jsonpath={.metadata.deletionTimestamp}"];
         !exists(world, &namespace) || !world.kubectl(&at).is_empty()
     };
-    let is_past = |world: &World| state(world, "foo") != "suspended";
+    let is_past = |world: &World| world.state("foo") != "suspended";
     world.killed_when(is("suspended"), is_past);
     world.killed_when(binding, is_past);
     world.killed_when(|world| files(world) > 0, is_past);
@@ -375,14 +362,14 @@ fn a_broken_home_delays_neither_the_archive_nor_the_deletion() {
     }
     assert_eq!(world.cycle().exit_code(), 0);
     let namespaces = ["junk", "gone"].map(|tool| world.namespace(tool));
-    let config = world.home("junk").join(".kube/config");
+    let config = world.kubeconfig("junk");
     fs::write(&config, "a: b: c\n").expect("the folder is writable");
     fs::remove_dir_all(world.home("gone")).expect("the folder exists");
     for tool in ["junk", "gone"] {
         leaves(&world, tool);
     }
     let report = world.cycle();
-    let states = (state(&world, "junk"), state(&world, "gone"));
+    let states = (world.state("junk"), world.state("gone"));
     assert_eq!(states, ("suspended".to_owned(), "suspended".to_owned()), "{report:#?}");
     for tool in ["junk", "gone"] {
         cycles_until(&mut world, tool, "archived");

@@ -46,8 +46,8 @@ fn check_access_is_taken_away(world: &mut World) {
         let bindings = world.kubectl(&["get", "rolebindings", "-n", &disabled, "-o", "name"]);
         (!bindings.contains("bursar") && world.kubectl(&pods) == "16").then_some(())
     });
-    assert!(!world.works(&world.home("foo").join(".kube/config")));
-    assert!(world.works(&world.home("bar").join(".kube/config")));
+    assert!(!world.works(&world.kubeconfig("foo")));
+    assert!(world.works(&world.kubeconfig("bar")));
 }
 
 #[test]
@@ -68,10 +68,7 @@ fn a_kind_that_bursar_init_has_not_allowed_yet_delays_no_loss_of_access() {
     world.stop();
     world.initialise_again();
     let hints = ["get", "configmap", "hints", "-n", "blindinit-bar", "--ignore-not-found", "-o", "name"];
-    wait_for("the daemon makes the config map", DEADLINE, || {
-        world.cycle();
-        (!world.kubectl(&hints).is_empty()).then_some(())
-    });
+    world.cycles_until("the daemon makes the config map", |world| !world.kubectl(&hints).is_empty());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bursar::store::{FILE, SEAL_KEY, Store};
@@ -20,8 +20,12 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::quiet::own_servers;
-use crate::world::World;
+use crate::world::{World, text};
 
+/// The line of `/etc/passwd` for user bursar.
+const BURSAR: &str = "bursar:x:61997:61997::/:/bin/false\n";
+/// Mounts the file `passwd` in place of `/etc/passwd`.
+const OTHER_USERS: &str = "mount --bind passwd /etc/passwd";
 /// A uid that is in no group of Bursar's.
 const STRANGER: u32 = 61_998;
 
@@ -65,9 +69,16 @@ impl Site {
 
     fn before_init() -> Self {
         let site = Self { folder: Folder::create("cli") };
-        std::fs::create_dir(site.path("state")).expect("the parent folder is writable");
-        std::fs::write(site.path("people.ldif"), PEOPLE).expect("the folder is writable");
+        fs::create_dir(site.path("state")).expect("the parent folder is writable");
+        fs::write(site.path("people.ldif"), PEOPLE).expect("the folder is writable");
         site.configure("");
+        site
+    }
+
+    /// Returns a site with a class in an unreachable cluster.
+    fn with_student() -> Self {
+        let site = Self::new();
+        site.configure(&site.student());
         site
     }
 
@@ -83,13 +94,13 @@ impl Site {
              type = \"ldif\"\npreset = \"rfc2307\"\npath = \"people.ldif\"\n\
              [source.users]\nbase = \"ou=people,dc=example,dc=org\"\n{more}"
         );
-        std::fs::write(self.path("bursar.toml"), text).expect("the folder is writable");
+        fs::write(self.path("bursar.toml"), text).expect("the folder is writable");
     }
 
     /// Returns the configuration of a class in an unreachable cluster.
     fn student(&self) -> String {
         let authority = bursar_testkit::pki::Authority::new("nobody's");
-        std::fs::write(self.path("ca.pem"), &authority.identity().certificate).expect("the folder is writable");
+        fs::write(self.path("ca.pem"), &authority.identity().certificate).expect("the folder is writable");
         "[cluster.prod.endpoint.internal]\nurl = \"https://127.0.0.1:9\"\nca = \"ca.pem\"\n[class.student]\n\
          from = \"users\"\nclusters = [\"prod\"]\nnamespace = \"user-{name}\"\n"
             .to_owned()
@@ -98,6 +109,15 @@ impl Site {
     pub fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
         command.env("BURSAR_CONFIG", self.path("bursar.toml")).args(arguments.split_whitespace());
+        command
+    }
+
+    /// Returns `bursar` in a mount namespace of its own, in which `script` runs first, in the folder of the site.
+    fn unshared(&self, script: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("unshare");
+        let script = format!("{script} && exec \"$@\"");
+        command.args(["-m", "--propagation", "private", "sh", "-c", &script, "sh", env!("CARGO_BIN_EXE_bursar")]);
+        command.args(arguments).current_dir(self.folder.path()).env("BURSAR_CONFIG", self.path("bursar.toml"));
         command
     }
 
@@ -123,8 +143,10 @@ impl Site {
     }
 }
 
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+/// Returns `/etc/passwd` without the user bursar.
+fn users() -> String {
+    let users = fs::read_to_string("/etc/passwd").expect("the file is readable");
+    users.split_inclusive('\n').filter(|line| !line.starts_with("bursar:")).collect()
 }
 
 /// Returns standard output if the exit code is 0, otherwise standard output and standard error.
@@ -138,9 +160,9 @@ fn ended(command: &mut Command, exit: i32, what: &str) -> String {
 fn a_plan_compares_another_configuration_with_the_one_in_force() {
     let site = Site::new();
     let daemon = site.daemon();
-    let other = std::fs::read_to_string(site.path("bursar.toml")).expect("the world has a configuration");
+    let other = fs::read_to_string(site.path("bursar.toml")).expect("the world has a configuration");
     let other = format!("{other}{}", site.student());
-    std::fs::write(site.path("other.toml"), &other).expect("the folder is writable");
+    fs::write(site.path("other.toml"), &other).expect("the folder is writable");
     let file = site.path("other.toml");
     let plan = |more: &str, exit| site.run(&format!("plan --config {} {more}", file.display()), exit);
     let (mut by_option, mut by_variable) = (site.command("plan"), site.command("plan"));
@@ -154,12 +176,12 @@ fn a_plan_compares_another_configuration_with_the_one_in_force() {
     assert!(plan("--at 2020-01-01", 64).contains("is in the past"));
     let in_force = format!("plan --config {} --at 2999-01-01", site.path("bursar.toml").display());
     assert!(site.run(&in_force, 0).contains("nothing falls due"));
-    std::fs::write(&file, format!("{other}[lifecycl]\n")).expect("the folder is writable");
+    fs::write(&file, format!("{other}[lifecycl]\n")).expect("the folder is writable");
     assert!(plan("", 78).contains("did you mean lifecycle?"));
 
     // The daemon reads, with its own rights, the files that a configuration names. So only administrators may request a
     // plan for another configuration.
-    std::fs::write(&file, &other).expect("the folder is writable");
+    fs::write(&file, &other).expect("the folder is writable");
     let answer = stranger_asks(&site, &file);
     assert!(answer.contains("reading needs group bursar"), "{answer}");
     drop(daemon);
@@ -205,7 +227,7 @@ fn a_reload_is_refused_if_a_key_differs_that_only_a_restart_applies() {
     let site = Site::new();
     let daemon = site.daemon();
     let file = site.path("bursar.toml");
-    let right = std::fs::read_to_string(&file).expect("the site has a configuration");
+    let right = fs::read_to_string(&file).expect("the site has a configuration");
     let elsewhere = |name: &str| right.replace(&format!("{name}\""), &format!("{name}-2\""));
     let status = || status_of(&site);
     for (key, other) in [
@@ -213,16 +235,16 @@ fn a_reload_is_refused_if_a_key_differs_that_only_a_restart_applies() {
         ("control.socket", elsewhere("/control.sock")),
         ("metrics.listen", format!("{right}[metrics]\nlisten = \"127.0.0.1:0\"\n")),
     ] {
-        std::fs::write(&file, other.replace("site = \"cli\"", "site = \"other\"")).expect("the folder is writable");
+        fs::write(&file, other.replace("site = \"cli\"", "site = \"other\"")).expect("the folder is writable");
         daemon.signal(Signal::HUP);
         let refused = format!("{key}: cannot change while bursard runs");
         daemon.wait_until(&refused, DEADLINE, || {
-            std::fs::read_to_string(site.path("bursard.log")).is_ok_and(|log| log.contains(&refused))
+            fs::read_to_string(site.path("bursard.log")).is_ok_and(|log| log.contains(&refused))
         });
         let status = status();
         assert!(status.contains("\"site\":\"cli\"") && status.contains("systemctl restart bursard"), "{status}");
     }
-    std::fs::write(&file, right.replace("site = \"cli\"", "site = \"other\"")).expect("the folder is writable");
+    fs::write(&file, right.replace("site = \"cli\"", "site = \"other\"")).expect("the folder is writable");
     daemon.signal(Signal::HUP);
     daemon.wait_until("the other site", DEADLINE, || status().contains("\"site\":\"other\""));
 }
@@ -238,8 +260,7 @@ fn before_init_the_plan_shows_the_accounts_of_the_directories() {
 
 #[test]
 fn a_cycle_fails_if_a_cluster_is_unreachable() {
-    let site = Site::new();
-    site.configure(&site.student());
+    let site = Site::with_student();
     for arguments in ["sync --once", "sync --once"] {
         let said = site.run(arguments, 1);
         assert!(
@@ -257,8 +278,7 @@ fn a_cycle_fails_if_a_cluster_is_unreachable() {
 
 #[test]
 fn a_command_without_the_administrators_kubeconfig_names_the_option() {
-    let site = Site::new();
-    site.configure(&site.student());
+    let site = Site::with_student();
     let mut command = site.command("takeover");
     command.env("HOME", site.path("nowhere")).env_remove("KUBECONFIG");
     let said = ended(&mut command, 64, "takeover");
@@ -273,10 +293,9 @@ fn a_command_without_the_administrators_kubeconfig_names_the_option() {
 
 #[test]
 fn errors_about_a_kubeconfig_quote_nothing_of_it() {
-    let site = Site::new();
-    site.configure(&site.student());
+    let site = Site::with_student();
     let said = |text: &str| {
-        std::fs::write(site.path("admin"), text).expect("the folder is writable");
+        fs::write(site.path("admin"), text).expect("the folder is writable");
         site.run(&format!("init --cluster prod --admin-kubeconfig {}", site.path("admin").display()), 1)
     };
     let twice = said("kind: Config\ntoken: hunter2\nkind: Config\n");
@@ -307,24 +326,12 @@ fn a_file_is_not_compared_with_a_server() {
 #[test]
 fn test_runs_stay_root_on_hosts_with_user_bursar() {
     let site = Site::new();
-    std::fs::set_permissions(site.path("bursar.toml"), std::fs::Permissions::from_mode(0o600))
+    fs::set_permissions(site.path("bursar.toml"), fs::Permissions::from_mode(0o600))
         .expect("tests run as root, who may change modes");
-    let users = std::fs::read_to_string("/etc/passwd").expect("the file is readable");
-    let users: String = users.split_inclusive('\n').filter(|line| !line.starts_with("bursar:")).collect();
-    std::fs::write(site.path("passwd"), format!("{users}bursar:x:61997:61997::/:/bin/false\n"))
-        .expect("the folder is writable");
-    let plan = |stay: bool| {
-        let script = "mount --bind \"$0\" /etc/passwd && exec \"$@\"";
-        let mut command = Command::new("unshare");
-        command.args(["-m", "--propagation", "private", "sh", "-c", script]).arg(site.path("passwd"));
-        command.arg(env!("CARGO_BIN_EXE_bursar")).arg("plan").env("BURSAR_CONFIG", site.path("bursar.toml"));
-        if stay {
-            command.env("BURSAR_TEST_STAY_ROOT", "1");
-        }
-        command.output().expect("unshare runs")
-    };
-    assert!(!plan(false).status.success(), "user bursar cannot read the configuration");
-    let stayed = plan(true);
+    fs::write(site.path("passwd"), users() + BURSAR).expect("the folder is writable");
+    let plan = || site.unshared(OTHER_USERS, &["plan"]);
+    assert!(!plan().status().expect("unshare runs").success(), "user bursar cannot read the configuration");
+    let stayed = plan().env("BURSAR_TEST_STAY_ROOT", "1").output().expect("unshare runs");
     assert!(stayed.status.success(), "{}", text(&stayed));
 }
 
@@ -406,14 +413,10 @@ fn doctor_resolves_names_and_check_does_not() {
     let resolver = UdpSocket::bind("127.77.14.1:53").expect("the address belongs to this host");
     resolver.set_read_timeout(Some(Duration::from_millis(1))).expect("the timeout is not zero");
     let is_asked = || resolver.recv(&mut [0; 512]).is_ok();
-    std::fs::write(site.path("resolv.conf"), "nameserver 127.77.14.1\noptions timeout:1 attempts:1\n")
+    fs::write(site.path("resolv.conf"), "nameserver 127.77.14.1\noptions timeout:1 attempts:1\n")
         .expect("the folder is writable");
     let run = |arguments: &str| {
-        let inner = site.command(arguments);
-        let mut command = Command::new("unshare");
-        command.args(["-m", "--propagation", "private", "sh", "-ec"]);
-        command.args(["mount --bind \"$1\" /etc/resolv.conf; shift; exec \"$@\"", "sh"]).arg(site.path("resolv.conf"));
-        command.env("BURSAR_CONFIG", site.path("bursar.toml")).arg(inner.get_program()).args(inner.get_args());
+        let mut command = site.unshared("mount --bind resolv.conf /etc/resolv.conf", &[arguments]);
         command.output().expect("unshare is installed")
     };
     let check = run("check");
@@ -437,7 +440,7 @@ fn orders_work_while_the_configuration_file_has_errors() {
     site.run("approve 00000000", 1);
     let said = site.run("status", 0);
     assert!(said.contains("differs from the configuration in force, and has errors"), "{said}");
-    std::fs::write(site.path("bursar.toml"), "").expect("the folder is writable");
+    fs::write(site.path("bursar.toml"), "").expect("the folder is writable");
     let mut named = site.command("release user alice");
     ended(named.env("BURSAR_CONTROL__SOCKET", site.path("control.sock")), 0, "the environment names the socket");
     daemon.signal(Signal::TERM);
@@ -485,7 +488,7 @@ fn without_a_daemon_commands_work_on_the_ledger_themselves() {
     assert_eq!(site.json("ledger verify", 0)["ok"], true);
     let mut other = site.command("users");
     let copy = site.path("copy.db");
-    std::fs::copy(site.path("state/ledger.db"), &copy).expect("the file can be copied");
+    fs::copy(site.path("state/ledger.db"), &copy).expect("the file can be copied");
     let listed = ended(other.arg("--ledger").arg(&copy).env("BURSAR_CONFIG", "/nonexistent"), 0, "--ledger");
     assert!(listed.contains("alice"), "{listed}");
     let said = site.run(&format!("users --ledger {}", site.path("people.ldif").display()), 1);
@@ -552,7 +555,7 @@ fn an_answer_that_is_not_written_is_an_error_unless_nobody_reads_it() {
         drop(reader);
         let unread = site.command(arguments).stdout(closed).output().expect("bursar is built");
         assert_eq!((unread.status.code(), text(&unread).contains("pipe")), (Some(exit), false), "{arguments}");
-        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has /dev/full");
+        let full = fs::File::options().write(true).open("/dev/full").expect("Linux has /dev/full");
         let failed = site.command(arguments).stdout(full).output().expect("bursar is built");
         let said = text(&failed);
         assert!(
@@ -604,8 +607,7 @@ const KUBECONFIG: &str = "{kind: Config, clusters: [{name: prod, cluster: {serve
 
 #[test]
 fn a_lost_ledger_is_recovered_and_never_replaced_by_an_empty_one() {
-    let site = Site::new();
-    site.configure(&site.student());
+    let site = Site::with_student();
     fs::remove_file(site.path("state").join(FILE)).expect("the site has a ledger");
     let must_name_the_remedies = |said: &str| {
         let remedies = ["bursar ledger restore", "bursar ledger rebuild", "bursar takeover"];
@@ -672,7 +674,7 @@ fn a_locked_or_damaged_ledger_is_named_as_such() {
     drop(typed);
     program.wait().expect("sqlite3 ends with its input");
     site.run("users", 0);
-    std::fs::write(&ledger, [7; 5000]).expect("the file is ours");
+    fs::write(&ledger, [7; 5000]).expect("the file is ours");
     for arguments in ["users", "status", "ledger verify", "hold user alice --reason x"] {
         let said = site.run(arguments, 1);
         assert!(said.contains("the ledger is damaged") && said.contains("bursar ledger restore"), "{said}");
@@ -683,18 +685,15 @@ fn a_locked_or_damaged_ledger_is_named_as_such() {
 fn a_backup_that_fails_leaves_no_file() {
     let site = Site::new();
     site.run("sync --once", 0);
-    let users = std::fs::read_to_string("/etc/passwd").expect("the file is readable");
-    let users: String = users.split_inclusive('\n').filter(|line| !line.starts_with("bursar:")).collect();
-    std::fs::write(site.path("passwd"), format!("{users}bursar:x:61997:61997::/:/bin/false\n"))
-        .expect("the folder is writable");
-    std::fs::create_dir(site.path("backups")).expect("the folder is writable");
+    fs::write(site.path("passwd"), users() + BURSAR).expect("the folder is writable");
+    fs::create_dir(site.path("backups")).expect("the folder is writable");
     let backup = |size: &str, exit: i32| {
-        let script = "mount --bind passwd /etc/passwd && mount -t tmpfs -o size=\"$0\" none backups && {
-                      \"$@\"; code=$?; ls -A backups | sed 's/^/left: /'; exit $code; }";
-        let mut command = Command::new("unshare");
-        command.args(["-m", "--propagation", "private", "sh", "-c", script, size]).arg(env!("CARGO_BIN_EXE_bursar"));
-        command.args(["ledger", "backup", "backups/copy"]).current_dir(site.folder.path());
-        command.env("BURSAR_CONFIG", site.path("bursar.toml")).env_remove("BURSAR_TEST_STAY_ROOT");
+        let script = format!(
+            "{OTHER_USERS} && mount -t tmpfs -o size={size} none backups && {{ \"$@\"; code=$?; ls -A backups | sed \
+             's/^/left: /'; exit $code; }}"
+        );
+        let mut command = site.unshared(&script, &["ledger", "backup", "backups/copy"]);
+        command.env_remove("BURSAR_TEST_STAY_ROOT");
         ended(&mut command, exit, size)
     };
     // User bursar may not read the ledger of root.
@@ -715,7 +714,7 @@ fn without_a_daemon_the_ledger_shows_people_their_own_account() {
     site.run("sync --once", 0);
     let backup = site.path("backup.db");
     site.run(&format!("ledger backup {}", backup.display()), 0);
-    std::fs::set_permissions(&backup, std::fs::Permissions::from_mode(0o644)).expect("the file is ours");
+    fs::set_permissions(&backup, fs::Permissions::from_mode(0o644)).expect("the file is ours");
     for command in ["show", "why"] {
         let mut alice = site.command(command);
         let said = ended(alice.arg("--ledger").arg(&backup).uid(3001).gid(3000), 0, command);
@@ -729,36 +728,28 @@ fn without_a_daemon_the_ledger_shows_people_their_own_account() {
 
 #[test]
 fn check_as_root_finds_what_user_bursar_cannot_read() {
-    let site = Site::new();
-    site.configure(&site.student());
-    let users = std::fs::read_to_string("/etc/passwd").expect("the file is readable");
-    let users: String = users.split_inclusive('\n').filter(|line| !line.starts_with("bursar:")).collect();
-    std::fs::write(site.path("without"), &users).expect("the folder is writable");
-    std::fs::write(site.path("with"), format!("{users}bursar:x:61997:61997::/:/bin/false\n"))
-        .expect("the folder is writable");
-    let check = |users: &str, exit: i32| {
-        let mut command = Command::new("unshare");
-        command.args(["-m", "--propagation", "private", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""]);
-        command.arg(site.path(users)).arg(env!("CARGO_BIN_EXE_bursar")).arg("check");
-        command.env("BURSAR_CONFIG", site.path("bursar.toml")).env_remove("BURSAR_TEST_STAY_ROOT");
-        ended(&mut command, exit, users)
+    let site = Site::with_student();
+    let check = |user: &str, exit: i32| {
+        fs::write(site.path("passwd"), users() + user).expect("the folder is writable");
+        let mut command = site.unshared(OTHER_USERS, &["check"]);
+        ended(command.env_remove("BURSAR_TEST_STAY_ROOT"), exit, user)
     };
     let mode = |name: &str, mode: u32| {
-        std::fs::set_permissions(site.path(name), std::fs::Permissions::from_mode(mode)).expect("the file is ours");
+        fs::set_permissions(site.path(name), fs::Permissions::from_mode(mode)).expect("the file is ours");
     };
-    check("with", 0);
+    check(BURSAR, 0);
     mode("ca.pem", 0o600);
-    let said = check("with", 78);
+    let said = check(BURSAR, 78);
     assert!(said.contains("ca.pem: Permission denied") && said.contains("let user bursar read the file"), "{said}");
-    check("without", 0);
+    check("", 0);
     mode("ca.pem", 0o644);
     mode("bursar.toml", 0o600);
-    let said = check("with", 0);
+    let said = check(BURSAR, 0);
     assert!(said.contains("warning: user bursar may not read") && said.contains("chmod 0640"), "{said}");
     mode("bursar.toml", 0o644);
-    std::fs::create_dir_all(site.path("manifests/student")).expect("the folder is writable");
+    fs::create_dir_all(site.path("manifests/student")).expect("the folder is writable");
     mode("manifests/student", 0o700);
-    let said = check("with", 78);
+    let said = check(BURSAR, 78);
     assert!(said.contains("manifests/student: ") && said.contains("Permission denied"), "{said}");
 }
 

@@ -6,8 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar::settings::Settings;
 use bursar_testkit::Servers;
 use bursar_testkit::binaries::program;
@@ -19,7 +18,7 @@ use bursar_testkit::ready::{DEADLINE, wait_for};
 use rustix::process::Signal;
 
 use crate::daemon::{Daemon, status};
-use crate::world::{World, stderr};
+use crate::world::{World, all_is_well, stderr, target};
 
 /// Locks and returns a second cluster. Tests use it one at a time, because some of them let it hang.
 pub fn other() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
@@ -60,10 +59,6 @@ fn works(world: &World, tool: &str, context: &str) -> bool {
     world.kubectl_as_tool(tool, &["get", "pods", "--context", context]).status.success()
 }
 
-fn target(tool: &str) -> Target {
-    Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
-}
-
 #[test]
 fn the_contexts_of_both_clusters_are_in_one_kubeconfig() {
     let (other, _turn) = other();
@@ -73,23 +68,21 @@ fn the_contexts_of_both_clusters_are_in_one_kubeconfig() {
     world.person("lena", 62_853);
     world.group("k8s-admins", &["twins-alice"]);
     world.group("locals", &["lena"]);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
 
     let said = |kubeconfig: &std::path::Path, arguments: &[&str]| {
         String::from_utf8_lossy(&world.kubectl_with(kubeconfig, arguments).stdout).trim().to_owned()
     };
-    let config = |person: &str| world.folder.join("homes/home").join(person).join(".kube/config");
     let contexts = ["config", "get-contexts", "-o", "name"];
-    let tool = world.home("foo").join(".kube/config");
+    let tool = world.kubeconfig("foo");
     assert_eq!(said(&tool, &contexts), "other\ntest");
-    assert_eq!(said(&config("twins-alice"), &contexts), "test", "the class is only on cluster test");
-    assert_eq!(said(&config("lena"), &contexts), "other", "the class is only on the other cluster");
+    assert_eq!(said(&world.kubeconfig_of("twins-alice"), &contexts), "test", "the class is only on cluster test");
+    assert_eq!(said(&world.kubeconfig_of("lena"), &contexts), "other", "the class is only on the other cluster");
     for context in ["test", "other"] {
         let got = world.kubectl_as_tool("foo", &["get", "pods", "--context", context]);
         assert!(got.status.success(), "{context}: {}", stderr(&got));
     }
-    assert!(said(&config("twins-alice"), &["get", "nodes"]).is_empty());
+    assert!(said(&world.kubeconfig_of("twins-alice"), &["get", "nodes"]).is_empty());
 
     // The account has one generation and one seal in each cluster; neither seal is valid in the other cluster.
     let namespace = world.namespace("foo");
@@ -154,8 +147,7 @@ fn a_cluster_that_hangs_delays_only_its_own_work_and_catches_up() {
         world.tool(&tool, uid, &[]);
     }
     assert_eq!(world.cycle().exit_code(), 0);
-    let stolen = world.folder.join("stolen");
-    fs::copy(world.home("t0").join(".kube/config"), &stolen).expect("the file can be copied");
+    let stolen = world.steal("t0");
     let with = |world: &World, context: &str| {
         world.kubectl_with(&stolen, &["get", "pods", "--context", context]).status.success()
     };
@@ -203,13 +195,11 @@ fn a_cluster_that_hangs_during_a_reload_does_not_delay_a_revocation_in_the_other
     let mut world = world("reloads", other);
     world.tool("foo", 62_877, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
-    let stolen = world.folder.join("stolen");
-    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the file can be copied");
+    let stolen = world.steal("foo");
     let opens = |world: &World| world.kubectl_with(&stolen, &["get", "pods", "--context", "test"]).status.success();
     assert!(opens(&world));
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     wait_for("both clusters answer", DEADLINE, || {
         let clusters = &status(&world)["clusters"];
         (clusters["test"]["ready"] == true && clusters["other"]["ready"] == true).then_some(())
@@ -241,8 +231,7 @@ fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
     let server = other.api_server().expect("the cluster has its own API server");
     let frozen = server.frozen();
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     wait_for("foo works in the cluster that answers", DEADLINE, || works(&world, "foo", "test").then_some(()));
     let clusters = status(&world)["clusters"].clone();
     assert_eq!((clusters["test"]["ready"].clone(), clusters["other"]["ready"].clone()), (true.into(), false.into()));
@@ -264,13 +253,11 @@ fn an_order_exits_with_1_and_is_shown_until_an_unreachable_cluster_is_done() {
     let mut world = world("orders", other);
     world.tool("foo", 62_891, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
-    let stolen = world.folder.join("stolen");
-    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the file can be copied");
+    let stolen = world.steal("foo");
     world.stop();
     let server = other.api_server().expect("the cluster has its own API server");
     let frozen = server.frozen();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     wait_for("the other cluster is known to be away", DEADLINE, || {
         let clusters = &status(&world)["clusters"];
         (clusters["test"]["ready"] == true && clusters["other"]["ready"] == false).then_some(())
@@ -307,8 +294,7 @@ fn a_bulk_revocation_is_not_done_while_a_suspension_waits_for_a_cluster() {
     world.stop();
     let server = other.api_server().expect("the cluster has its own API server");
     let frozen = server.frozen();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let (code, said) = std::thread::scope(|scope| {
         let class = "bursar revoke --all --class tool --reason stolen";
         let revoking = scope.spawn(|| crate::runbooks::follow(&world, class));
@@ -337,14 +323,13 @@ fn a_cluster_removed_from_the_configuration_is_left_unchanged_and_its_contexts_a
         world.tool(tool, uid, &[]);
     }
     assert_eq!(world.cycle().exit_code(), 0);
-    let stolen = world.folder.join("stolen");
-    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the file can be copied");
+    let stolen = world.steal("foo");
     let whole = fs::read_to_string(world.config()).expect("the world has a configuration");
     let namespace = world.namespace("foo");
     let kinds = "resourcequotas,rolebindings,networkpolicies,persistentvolumeclaims";
     let stands = || other.run(&["get", kinds, "-n", &namespace, "-o", "name"], "");
     let contexts = |world: &World, tool: &str| {
-        let config = world.home(tool).join(".kube/config");
+        let config = world.kubeconfig(tool);
         let said = world.kubectl_with(&config, &["config", "get-contexts", "-o", "name"]);
         String::from_utf8_lossy(&said.stdout).trim().to_owned()
     };
@@ -367,7 +352,7 @@ fn a_cluster_removed_from_the_configuration_is_left_unchanged_and_its_contexts_a
         ["foo", "bar"].iter().all(|tool| contexts(&world, tool) == "test").then_some(())
     });
     assert!(works(&world, "foo", "test"));
-    let config = fs::read_to_string(world.home("foo").join(".kube/config")).expect("the kubeconfig is readable");
+    let config = fs::read_to_string(world.kubeconfig("foo")).expect("the kubeconfig is readable");
     assert!(!config.contains("other"), "{config}");
     assert!(world.rows("SELECT cluster FROM expiring_certificates").iter().all(|row| row["cluster"] == "test"));
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "bar")));
@@ -384,10 +369,7 @@ fn a_cluster_removed_from_the_configuration_is_left_unchanged_and_its_contexts_a
     // The cluster returns: it has the same namespaces and new certificates, and tool bar is suspended there too.
     world.stop();
     fs::write(world.config(), &whole).expect("the folder is writable");
-    wait_for("foo works in the other cluster again", DEADLINE, || {
-        world.cycle();
-        works(&world, "foo", "other").then_some(())
-    });
+    world.cycles_until("foo works in the other cluster again", |world| works(world, "foo", "other"));
     assert_eq!(stands(), before);
     let bindings = other.run(&["get", "rolebindings", "-n", &world.namespace("bar"), "-o", "name"], "");
     assert!(!bindings.contains("bursar"), "{bindings}");
@@ -432,7 +414,7 @@ fn a_tenants_pod_can_mount_its_own_claim_and_path_but_no_other_path() {
     });
 
     let create = |manifest: &str, more: &[&str]| {
-        let mut kubectl = other.kubectl_as(&world.home("foo").join(".kube/config"));
+        let mut kubectl = other.kubectl_as(&world.kubeconfig("foo"));
         kubectl.args(["create", "--context", "other", "-o", "json", "-f", "-"]).args(more);
         run(kubectl, manifest)
     };

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use bursar::daemon;
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::process::run;
 use bursar_testkit::ready::{DEADLINE, wait_for};
@@ -14,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use crate::quiet::own_servers;
-use crate::world::World;
+use crate::world::{World, target};
 
 /// The seconds by which the clock of one test is ahead.
 static AHEAD: AtomicI64 = AtomicI64::new(0);
@@ -64,9 +63,7 @@ fn a_weakened_confinement_is_reported_and_grants_wait() {
     world.tool("bar", 66_002, &[]);
     world.cycle();
     assert!(!has_namespace(&world, "bar"), "nothing is granted meanwhile");
-    let foo =
-        Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: Some("a test".to_owned()), ticket: None };
-    world.order(&OrderRequest::Suspend(foo)).expect("the order is accepted");
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted");
     let state = world.rows("SELECT state FROM tools WHERE name = 'foo'");
     assert_eq!(state[0]["state"], "suspended", "access is still taken away");
 
@@ -145,7 +142,7 @@ fn a_certificate_that_a_killed_daemon_requested_is_known() {
     }
     AHEAD.store(31, Ordering::Relaxed);
     assert_eq!(unknown(&mut world), Vec::<String>::new());
-    assert!(world.works(&world.home("foo").join(".kube/config")));
+    assert!(world.works(&world.kubeconfig("foo")));
     assert!(world.rows("SELECT * FROM requested_certificate").is_empty());
 }
 

@@ -31,7 +31,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::quiet::own_servers;
-use crate::world::{World, all_is_well};
+use crate::world::{World, all_is_well, runtime};
 
 const FIRST_UID: u32 = 66_000;
 const DEADLINE: Duration = Duration::from_mins(5);
@@ -178,8 +178,7 @@ fn add_stray(world: &World, namespace: &str) {
 
 impl Site {
     fn new(world: World, other: Option<ControlPlane>, ahead: &'static AtomicI64) -> Self {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
+        let runtime = runtime();
         Self { world, orders: Vec::new(), homes: BTreeMap::new(), other, away: BTreeSet::new(), ahead, runtime }
     }
 
@@ -536,7 +535,7 @@ fn a_server_without_an_answer_is_an_error_and_not_a_refusal() {
         "contexts": [{"name": "bursar", "context": {"cluster": "c", "user": "x", "namespace": "tool-x"}}],
     });
     fs::write(&kubeconfig, text.to_string()).expect("the folder is writable");
-    let runtime = crate::ledger::runtime();
+    let runtime = runtime();
     let answer = runtime.block_on(opens(&kubeconfig, "bursar"));
     assert!(answer.is_err_and(|why| why.contains("config in bursar: no answer")));
     assert_eq!(runtime.block_on(opens(&folder.path().join("none"), "bursar")), Ok(false));

@@ -44,6 +44,18 @@ impl Daemon {
         Self { process, notifications: lines }
     }
 
+    /// Starts the daemon, and waits until it is ready.
+    pub fn ready(world: &World) -> Self {
+        let daemon = Self::start(world);
+        daemon.notified("READY=1");
+        daemon
+    }
+
+    /// Waits until the first cycle is over.
+    pub fn cycled(&self, world: &World) {
+        self.process.wait_until("the first cycle is over", DEADLINE, || status(world)["last_cycle"].is_object());
+    }
+
     /// Waits for a line of `sd_notify(3)`.
     pub fn notified(&self, awaited: &str) {
         loop {
@@ -124,14 +136,12 @@ fn the_ledger_is_readable_while_the_daemon_runs_after_it_stopped_and_after_it_wa
     let mut world = World::new("readable");
     world.tool("foo", 61401, &[]);
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
-    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    let daemon = Daemon::ready(&world);
+    daemon.cycled(&world);
     assert_eq!(read_as_group_member(&world), "foo|active");
     daemon.process.kill();
     assert_eq!(read_as_group_member(&world), "foo|active");
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     daemon.stop();
     assert!(!world.state_dir().join("ledger.db-wal").exists());
     assert_eq!(read_as_group_member(&world), "foo|active");
@@ -140,8 +150,7 @@ fn the_ledger_is_readable_while_the_daemon_runs_after_it_stopped_and_after_it_wa
 #[test]
 fn the_daemon_tells_systemd_that_it_is_ready_alive_reloading_and_stopping() {
     let world = World::new("notify");
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     daemon.notified("WATCHDOG=1");
     daemon.process.signal(Signal::HUP);
     daemon.notified("RELOADING=1");
@@ -154,8 +163,7 @@ fn the_daemon_tells_systemd_that_it_is_ready_alive_reloading_and_stopping() {
 #[test]
 fn a_wrong_configuration_does_not_replace_the_one_in_force() {
     let world = World::new("reload");
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let right = std::fs::read_to_string(world.config()).expect("the world has a configuration");
     std::fs::write(world.config(), right.replace("site = \"reload\"", "sight = \"reload\""))
         .expect("the folder is writable");
@@ -176,8 +184,7 @@ fn a_wrong_configuration_does_not_replace_the_one_in_force() {
 fn the_control_socket_answers_status_plan_sync_and_metrics() {
     let world = World::new("control");
     world.tool("foo", 61402, &[]);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let report: Value = serde_json::from_str(&curl(&world, "POST", "/v1/sync")).expect("the text is JSON");
     assert_eq!((&report["failing"], &report["trigger"]), (&Value::Array(Vec::new()), &Value::from("sync")), "{report}");
     let plan: Value = serde_json::from_str(&curl(&world, "GET", "/v1/plan")).expect("the text is JSON");
@@ -198,8 +205,7 @@ fn an_order_cuts_a_long_cycle_short_and_the_rest_is_done_after_it() {
     for number in 1..=OTHERS {
         world.tool(&format!("c{number}"), 61_600 + number, &[]);
     }
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let lost = |reason: &str| serde_json::json!({"order": "revoke", "kind": "tool", "name": "foo", "reason": reason});
     let missing = serde_json::json!({"order": "hold", "kind": "tool", "name": "nobody", "reason": "no such tool"});
     let answer = post(&world, "/v1/orders", &serde_json::json!([lost("a laptop"), missing]));

@@ -75,16 +75,12 @@ fn namespaces(world: &World) -> String {
 fn a_full_disk_stops_writing_and_nothing_else_until_there_is_room_again() {
     let mut world = World::new("full");
     world.tool("foo", 65_001, &[]);
-    let kubeconfig = world.home("foo").join(".kube/config");
-    wait_for("the kubeconfig is delivered", DEADLINE, || {
-        world.cycle();
-        kubeconfig.exists().then_some(())
-    });
+    let kubeconfig = world.kubeconfig("foo");
+    world.cycles_until("the kubeconfig is delivered", |_| kubeconfig.exists());
     world.stop();
     let disk = Disk::beneath(&world.state_dir());
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
-    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    let daemon = Daemon::ready(&world);
+    daemon.cycled(&world);
     assert_eq!(curl(&world, "GET", "/healthz"), "ok\n");
 
     disk.fill();
@@ -99,8 +95,7 @@ fn a_full_disk_stops_writing_and_nothing_else_until_there_is_room_again() {
     assert!(ledger["why"].as_str().is_some_and(|why| why.contains("MiB are free")), "{ledger}");
     assert!(curl(&world, "GET", "/healthz").starts_with("degraded: the ledger takes no writes: "));
     assert!(curl(&world, "GET", "/metrics").contains("bursar_ledger_stuck 1"));
-    let said = Command::new(env!("CARGO_BIN_EXE_bursar")).arg("--config").arg(world.config()).arg("status").output();
-    let said = String::from_utf8_lossy(&said.expect("bursar is built").stdout).into_owned();
+    let said = world.bursar("status");
     let promised =
         include_str!("../../docs/runbooks/disk-full.md").lines().find(|line| line.contains("has taken no writes"));
     for part in promised.expect("the runbook has the line").trim().split("2027-01-01T04:00:00Z") {
@@ -117,8 +112,7 @@ fn a_full_disk_stops_writing_and_nothing_else_until_there_is_room_again() {
     };
     assert!(!poll(Duration::from_secs(12), written), "something was written");
     daemon.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     wait_for("a restarted daemon reports it", DEADLINE, || {
         stuck_ledger(&world).filter(|ledger| ledger["waiting"] == 2)
     });
@@ -144,8 +138,7 @@ fn a_daemon_that_starts_on_a_read_only_disk_reads_and_recovers_when_it_is_writab
     let disk = Disk::beneath(&world.state_dir());
     disk.set("ro");
     world.tool("bar", 65_012, &[]);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let ledger = wait_for("the daemon reports it", DEADLINE, || {
         // Tool bar waits. Tool foo waits too if its delivery is due for its second check.
         stuck_ledger(&world).filter(|ledger| ledger["waiting"].as_u64() >= Some(1))

@@ -9,7 +9,7 @@ use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::Value;
 
-use crate::daemon::{Daemon, status};
+use crate::daemon::Daemon;
 use crate::quiet::own_servers;
 use crate::world::World;
 
@@ -64,9 +64,8 @@ fn doctor_finds_nothing_on_a_healthy_site() {
     world.tool("foo", 62_801, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
-    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    let daemon = Daemon::ready(&world);
+    daemon.cycled(&world);
     let output = run(&world, &[], false);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{text}");

@@ -6,14 +6,13 @@ mod rollover;
 
 use std::fs;
 
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::Servers;
 use bursar_testkit::pki::Authority;
 use bursar_testkit::ready::DEADLINE;
 
 use self::proxy::Proxy;
-use crate::world::{World, stderr};
+use crate::world::{World, all_is_well, stderr, target};
 
 /// The port of the API server that all tests share.
 fn port() -> u16 {
@@ -31,7 +30,7 @@ fn with_endpoint(world: &mut World, name: &str, lines: &str) {
 }
 
 fn config(world: &World, tool: &str) -> String {
-    fs::read_to_string(world.home(tool).join(".kube/config")).expect("the kubeconfig is delivered")
+    fs::read_to_string(world.kubeconfig(tool)).expect("the kubeconfig is delivered")
 }
 
 fn works(world: &World, tool: &str, context: &str) -> bool {
@@ -61,8 +60,7 @@ fn each_endpoint_becomes_a_context_and_uses_its_proxy() {
         "7d\", endpoints = [\"internal\"] }\nvolumes",
         "7d\", endpoints = [\"internal\", \"web\", \"socks\"] }\nvolumes",
     );
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     assert!(http.used() > 0 && socks.used() > 0, "the daemon tries the new credential through both proxies");
     assert_eq!(world.status().clusters["test"].endpoints, [].into());
 
@@ -116,9 +114,7 @@ fn an_endpoint_that_fails_is_reported_and_nobody_loses_a_credential() {
     }
 
     // A tool whose certificate is revoked gets a new one for the endpoint that works.
-    let target =
-        Target { kind: AccountKind::Tool, name: "bar".to_owned(), reason: Some("stolen".to_owned()), ticket: None };
-    world.order(&OrderRequest::Revoke(target)).expect("the order is accepted");
+    world.order(&OrderRequest::Revoke(target("bar"))).expect("the order is accepted");
     assert!(works(&world, "bar", "test") && config(&world, "bar") != before[1]);
     world.tool("new", 62_714, &[]);
     world.cycle();

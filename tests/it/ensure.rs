@@ -2,15 +2,14 @@
 //! kubeconfig works.
 
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, person_dn};
-use bursar_testkit::ready::{DEADLINE, wait_for};
 use bursar_testkit::slapd::READER_DN;
 
-use crate::daemon::{Daemon, status};
+use crate::daemon::Daemon;
 use crate::world::{World, stderr};
 
 /// A time after which the daemon no longer relies on its last check of a home.
@@ -35,8 +34,7 @@ credential = {{ kind = "certificate", lifetime = "7d", endpoints = ["internal"] 
 }
 
 fn ensure(world: &World, uid: u32, kind: &str, name: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(["ensure", kind, name, "--timeout", "60s"]);
+    let mut command = world.command(&["ensure", kind, name, "--timeout", "60s"]);
     command.uid(uid).gid(uid).current_dir("/").output().expect("bursar is built")
 }
 
@@ -50,11 +48,6 @@ fn refused(world: &World, uid: u32, kind: &str, name: &str, exit: i32) {
     assert_eq!(output.status.code(), Some(exit), "{kind} {name} by {uid}: {}", stderr(&output));
 }
 
-fn works(world: &World, name: &str) -> bool {
-    let kubeconfig = world.folder.join("homes/home").join(name).join(".kube/config");
-    world.kubectl_with(&kubeconfig, &["get", "pods"]).status.success()
-}
-
 #[test]
 fn a_person_gets_an_account_on_request() {
     const ANN: u32 = 63_201;
@@ -63,8 +56,7 @@ fn a_person_gets_an_account_on_request() {
     world.person("ens-ann", ANN);
     world.person("ens-ben", BEN);
     world.tool("foo", 63_203, &["ens-ann"]);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     refused(&world, BEN, "user", "ens-ann", 77);
     refused(&world, BEN, "user", "nobody", 77);
     refused(&world, 0, "user", "nobody", 4);
@@ -74,22 +66,22 @@ fn a_person_gets_an_account_on_request() {
     assert!(made.is_empty(), "{made:?}");
 
     ready(&world, ANN, "user", "ens-ann");
-    assert!(works(&world, "ens-ann"));
+    assert!(world.works(&world.kubeconfig_of("ens-ann")));
     let made = world.rows("SELECT account FROM namespaces WHERE class = 'person'");
     assert_eq!(made.len(), 1, "{made:?}");
     let noted = world.rows("SELECT u.at FROM last_use u JOIN users a ON a.id = u.account_id WHERE a.name = 'ens-ann'");
     assert_eq!(noted.len(), 1, "{noted:?}");
 
     // A person who lost the kubeconfig gets it again at the next login.
-    std::fs::remove_file(world.folder.join("homes/home/ens-ann/.kube/config")).expect("the kubeconfig exists");
+    std::fs::remove_file(world.kubeconfig_of("ens-ann")).expect("the kubeconfig exists");
     std::thread::sleep(STALE);
     ready(&world, ANN, "user", "ens-ann");
-    assert!(works(&world, "ens-ann"));
+    assert!(world.works(&world.kubeconfig_of("ens-ann")));
 
     // This person has just been added to the directory.
     world.person("ens-cid", 63_204);
     ready(&world, 0, "user", "ens-cid");
-    assert!(works(&world, "ens-cid"));
+    assert!(world.works(&world.kubeconfig_of("ens-cid")));
 
     Servers::shared().slapd.modify_ldif(&disable_ldif(&person_dn(&world.base, "ens-ann")));
     crate::daemon::curl(&world, "POST", "/v1/sync");
@@ -116,9 +108,8 @@ fn logins_do_not_repeat_a_refused_bind() {
     ));
     let config = std::fs::read_to_string(world.config()).expect("the world has a configuration");
     std::fs::write(world.config(), config.replace(READER_DN, &reader)).expect("the folder is writable");
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
-    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    let daemon = Daemon::ready(&world);
+    daemon.cycled(&world);
     assert_eq!(refused_binds(&world, &reader), 1);
     std::thread::scope(|scope| {
         for _ in 0..6 {
@@ -140,8 +131,7 @@ fn login_hooks_end_within_seconds() {
     for (uid, name) in &people {
         world.person(name, *uid);
     }
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let began = Instant::now();
     std::thread::scope(|scope| {
         for some in people.chunks(5) {

@@ -1,7 +1,7 @@
 //! `bursar revoke --evict`: nothing that an intruder left in a tool's namespace keeps running, and it starts again only
 //! if an administrator approves it.
 
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -14,11 +14,6 @@ use crate::recovery::steps;
 use crate::world::{World, all_is_well, stderr};
 
 const RUNBOOK: &str = include_str!("../../docs/runbooks/stolen-laptop.md");
-
-fn bursar(world: &World, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(arguments).output().expect("bursar is built")
-}
 
 /// Returns a token that Kubernetes wrote into a Secret for the service account `default`.
 fn planted(world: &World, namespace: &str) -> String {
@@ -64,8 +59,7 @@ fn an_eviction_stops_everything_and_resume_starts_only_named_workloads() {
     let mut world = World::on(Arc::new(Servers::start()), "evict", "");
     world.tool("foo", 62_841, &[]);
     all_is_well(&world.cycle());
-    let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
+    let stolen = world.steal("foo");
     world.stop();
     let namespace = world.namespace("foo");
     world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=2", "-n", &namespace]);
@@ -77,10 +71,9 @@ fn an_eviction_stops_everything_and_resume_starts_only_named_workloads() {
         "the API server knows the token, which has no rights"
     );
 
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let since = "2020-01-01T00:00:00Z";
-    let done = bursar(&world, &["revoke", "tool", "foo", "--evict", "--since", since, "--reason", "stolen"]);
+    let done = world.run(&["revoke", "tool", "foo", "--evict", "--since", since, "--reason", "stolen"]);
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(done.status.success(), "{said}{}", stderr(&done));
     for found in [
@@ -107,10 +100,10 @@ fn an_eviction_stops_everything_and_resume_starts_only_named_workloads() {
     assert_eq!(runs("cronjob/miner", "{.spec.suspend}"), "true");
     assert_eq!(runs("deployment/web", "{.spec.replicas}"), "0");
 
-    let asked = bursar(&world, &["resume", "tool", "foo"]);
+    let asked = world.run(&["resume", "tool", "foo"]);
     assert_eq!(asked.status.code(), Some(64), "{}", stderr(&asked));
     assert!(stderr(&asked).contains("stopped are: cronjob/miner, deployment/web"), "{}", stderr(&asked));
-    let resumed = bursar(&world, &["resume", "tool", "foo", "--start", "deployment/web"]);
+    let resumed = world.run(&["resume", "tool", "foo", "--start", "deployment/web"]);
     assert!(resumed.status.success(), "{}", stderr(&resumed));
     assert_eq!(runs("cronjob/miner", "{.spec.suspend}"), "true", "nobody approved the cron job");
     assert_eq!(runs("deployment/web", "{.spec.replicas}"), "2");
@@ -118,7 +111,7 @@ fn an_eviction_stops_everything_and_resume_starts_only_named_workloads() {
     assert!(stderr(&world.kubectl_with(&stolen, &["get", "pods"])).contains("Forbidden"));
 
     for words in steps(RUNBOOK, "If somebody was in the namespace", &[]) {
-        let done = bursar(&world, &words[1..].iter().map(String::as_str).collect::<Vec<_>>());
+        let done = world.run(&words[1..].iter().map(String::as_str).collect::<Vec<_>>());
         assert!(done.status.success(), "{words:?}: {}{}", String::from_utf8_lossy(&done.stdout), stderr(&done));
     }
     assert_eq!(world.rows("SELECT state FROM tools")[0]["state"], "active");

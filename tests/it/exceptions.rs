@@ -1,7 +1,5 @@
 //! Exceptions from admission rules: from the order, through the seal, to their end.
 
-use std::process::Command;
-
 use bursar::contract::exception::ExceptedRule;
 use bursar::daemon;
 use bursar::identity::AccountKind;
@@ -9,7 +7,7 @@ use bursar::orders::request::{ExceptionSet, OrderRequest, Target};
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use crate::world::World;
+use crate::world::{World, all_is_well, text};
 
 /// Returns the exceptions and the seal in the namespace of tool foo.
 fn sealed(world: &World) -> (String, String) {
@@ -32,13 +30,11 @@ fn an_exception_is_sealed_at_once_and_ends_after_proved_time() {
     let until = daemon::now() + SignedDuration::from_hours(2);
     let rules = vec![ExceptedRule::Volumes, ExceptedRule::Images];
     let order = OrderRequest::ExceptionSet(ExceptionSet { target, rules, until, cluster: None });
-    let report = world.order(&order).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&order).expect("the order is accepted"));
     let (given, after) = sealed(&world);
     assert_eq!(given, "images,volumes");
     assert_ne!(before, after);
-    let report = world.cycle();
-    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
+    world.idle_cycle();
 
     // If the clock jumps, or the daemon was off, at most an hour is proved.
     world.stop();
@@ -61,12 +57,9 @@ fn the_command_sets_lists_and_unsets_exceptions() {
     world.cycle();
     world.stop();
     let run = |world: &World, arguments: &str, exit: i32| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-        command.arg("--config").arg(world.config()).args(arguments.split_whitespace());
-        let output = command.output().expect("bursar is built");
-        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert_eq!(output.status.code(), Some(exit), "{arguments}: {text}");
-        text
+        let output = world.run(&arguments.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(exit), "{arguments}: {}", text(&output));
+        text(&output)
     };
     run(&world, "exception set tool foo images --until 2099-01-01 --ticket T123", 0);
     for wrong in [

@@ -12,6 +12,7 @@ use bursar_testkit::keycloak::Keycloak;
 use serde_json::{Value, json};
 
 use crate::directory::{members, names, read, why};
+use crate::world::extend;
 
 pub const CLIENT: &str = "bursar";
 pub const SECRET: &str = "the secret of a test: 1+1=2";
@@ -77,9 +78,7 @@ impl Realm {
     pub fn change(&self, user: &str, changes: &Value) {
         let path = format!("/users/{}", self.id(user));
         let mut all = self.ask("GET", &path, &Value::Null);
-        all.as_object_mut()
-            .expect("a user is an object")
-            .extend(changes.as_object().expect("the value is an object").clone());
+        extend(&mut all, changes);
         self.ask("PUT", &path, &all);
     }
 

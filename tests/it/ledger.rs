@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::world::runtime;
 use bursar::contract::exception::ExceptedRule;
 use bursar::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, PosixIdentity};
 use bursar::kinds::{ManagedKind, ObjectKey};
@@ -255,10 +256,6 @@ pub async fn story(state_dir: &Path) -> Store {
         .await
         .expect("the ledger can be written");
     store
-}
-
-pub fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime")
 }
 
 pub fn sqlite3(ledger: &Path, statement: &str) -> Output {

@@ -15,7 +15,8 @@ use bursar_testkit::folder::Folder;
 use bursar_testkit::process::run;
 use jiff::Timestamp;
 
-use crate::ledger::{VIEWS, printed, runtime, sqlite3};
+use crate::ledger::{VIEWS, printed, sqlite3};
+use crate::world::runtime;
 
 fn beneath(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)

@@ -1,25 +1,14 @@
 //! Suspension, resumption, revocation, holds and limits: what an account loses, what comes back, and who may decide.
 
 use bursar::daemon;
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, SuspendUntil, Target};
+use bursar::orders::request::{OrderRequest, SuspendUntil};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, enable_ldif, replace_ldif, tool_account_dn, tool_group_dn};
 use jiff::SignedDuration;
 
-use crate::world::{World, all_is_well, stderr};
+use crate::world::{World, all_is_well, stderr, target};
 
 const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\n";
-
-fn target(tool: &str) -> Target {
-    Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
-}
-
-fn state(world: &World, tool: &str) -> String {
-    let rows = world.rows("SELECT name, state FROM tools");
-    let row = rows.iter().find(|row| row["name"] == tool).expect("the ledger knows the tool");
-    row["state"].as_str().expect("a state is text").to_owned()
-}
 
 fn works(world: &World, tool: &str) -> bool {
     world.kubectl_as_tool(tool, &["get", "pods"]).status.success()
@@ -41,24 +30,24 @@ fn a_tool_that_leaves_the_directory_loses_access_until_it_returns() {
     let namespace = world.namespace("foo");
     world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=3", "-n", &namespace]);
     let old = world.folder.join("old-kubeconfig");
-    std::fs::copy(world.home("foo").join(".kube/config"), &old).expect("the file can be copied");
+    std::fs::copy(world.kubeconfig("foo"), &old).expect("the file can be copied");
 
     let account = tool_account_dn(&world.base, "foo");
     let (rdn, home) = account.split_once(',').expect("the DN has several parts");
     move_entry(&account, &world.base);
     let report = world.cycle();
-    assert_eq!(state(&world, "foo"), "suspended", "{report:#?}");
+    assert_eq!(world.state("foo"), "suspended", "{report:#?}");
     let bindings = world.kubectl(&["get", "rolebindings", "-n", &namespace, "-o", "name"]);
     assert!(!bindings.contains("bursar"), "{bindings}");
     assert!(!world.kubectl_with(&old, &["get", "pods"]).status.success(), "the old certificate still works");
-    assert!(!world.home("foo").join(".kube/config").exists() || !works(&world, "foo"));
+    assert!(!world.kubeconfig("foo").exists() || !works(&world, "foo"));
     let replicas = ["get", "deployment", "web", "-n", &namespace, "-o", "jsonpath={.spec.replicas}"];
     assert_eq!(world.kubectl(&replicas), "0");
     assert!(works(&world, "stays"));
 
     move_entry(&format!("{rdn},{}", world.base), home);
     all_is_well(&world.cycle());
-    assert_eq!(state(&world, "foo"), "active");
+    assert_eq!(world.state("foo"), "active");
     assert!(works(&world, "foo"));
     assert_eq!(world.kubectl(&replicas), "3");
     assert!(!world.kubectl_with(&old, &["get", "pods"]).status.success(), "the old certificate works again");
@@ -74,10 +63,10 @@ fn a_disabled_mark_suspends_at_once_and_its_end_resumes() {
     let slapd = &Servers::shared().slapd;
     slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
     world.cycle();
-    assert_eq!(state(&world, "foo"), "suspended");
+    assert_eq!(world.state("foo"), "suspended");
     slapd.modify_ldif(&enable_ldif(&tool_account_dn(&world.base, "foo")));
     all_is_well(&world.cycle());
-    assert_eq!(state(&world, "foo"), "active");
+    assert_eq!(world.state("foo"), "active");
     assert!(works(&world, "foo"));
     let replicas = ["get", "deployment", "web", "-n", &namespace, "-o", "jsonpath={.spec.replicas}"];
     assert_eq!(world.kubectl(&replicas), "2");
@@ -89,17 +78,17 @@ fn an_ordered_suspension_ends_only_by_resume() {
     world.tool("foo", 62_021, &[]);
     all_is_well(&world.cycle());
     world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted");
-    assert_eq!(state(&world, "foo"), "suspended");
-    let kubeconfig = || std::fs::read_to_string(world.home("foo").join(".kube/config")).expect("the kubeconfig stays");
+    assert_eq!(world.state("foo"), "suspended");
+    let kubeconfig = || std::fs::read_to_string(world.kubeconfig("foo")).expect("the kubeconfig stays");
     assert!(!kubeconfig().contains("client-key-data"), "no key stays");
     let told = stderr(&world.kubectl_as_tool("foo", &["get", "pods"]));
     assert!(told.contains("tool foo is suspended since 2") && told.contains("; ask the administrators of"), "{told}");
     let report = world.cycle();
-    assert_eq!((report.changed, state(&world, "foo").as_str()), (0, "suspended"), "{report:#?}");
+    assert_eq!((report.changed, world.state("foo").as_str()), (0, "suspended"), "{report:#?}");
     all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("the order is accepted"));
     assert!(works(&world, "foo"));
     // If the tenant changed the kubeconfig, Bursar's part is removed all the same, without delay.
-    let config = world.home("foo").join(".kube/config");
+    let config = world.kubeconfig("foo");
     let own = "contexts: [{name: test, context: {cluster: mine, user: me}}]\n";
     std::fs::write(&config, own).expect("the folder is writable");
     all_is_well(&world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted"));
@@ -141,7 +130,7 @@ fn a_suspension_with_an_end_time_ends_by_itself() {
     world.stop();
     world.clock = || daemon::now() + SignedDuration::from_hours(2);
     all_is_well(&world.cycle());
-    assert_eq!(state(&world, "foo"), "active");
+    assert_eq!(world.state("foo"), "active");
     assert!(works(&world, "foo"));
     let resumed = world.rows("SELECT actor, reason FROM history WHERE action = 'resumed'");
     assert_eq!((&resumed[0]["actor"], &resumed[0]["reason"]), (&"bursar".into(), &"its suspension has ended".into()));
@@ -152,8 +141,7 @@ fn a_revoked_certificate_is_refused_and_the_new_one_works() {
     let mut world = World::new("revoked");
     world.tool("foo", 62_031, &[]);
     all_is_well(&world.cycle());
-    let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
+    let stolen = world.steal("foo");
     assert!(world.kubectl_with(&stolen, &["get", "pods"]).status.success());
     all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
@@ -169,11 +157,11 @@ fn a_held_tool_is_in_the_plan_but_is_not_changed() {
     world.order(&OrderRequest::Hold(target("foo"))).expect("the order is accepted");
     Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
     world.cycle();
-    assert_eq!(state(&world, "foo"), "active");
+    assert_eq!(world.state("foo"), "active");
     let plan = world.plan();
     assert!(plan.text.contains("foo") && plan.text.contains("held"), "{}", plan.text);
     world.order(&OrderRequest::Release(target("foo"))).expect("the order is accepted");
-    assert_eq!(state(&world, "foo"), "suspended");
+    assert_eq!(world.state("foo"), "suspended");
 }
 
 #[test]
@@ -184,7 +172,7 @@ fn a_maintainer_who_leaves_keeps_no_working_certificate() {
     world.tool("foo", 62_053, &["leaver-ann", "leaver-ben"]);
     all_is_well(&world.cycle());
     let kept = world.folder.join("kept");
-    std::fs::copy(world.home("foo").join(".kube/config"), &kept).expect("the kubeconfig can be copied");
+    std::fs::copy(world.kubeconfig("foo"), &kept).expect("the kubeconfig can be copied");
     let stays = bursar_testkit::ldif::person_dn(&world.base, "leaver-ben");
     let leave = replace_ldif(&tool_group_dn(&world.base, "foo"), "member", &[&stays]);
     Servers::shared().slapd.modify_ldif(&leave);
@@ -212,7 +200,7 @@ fn too_many_suspensions_wait_until_an_administrator_approves_exactly_these() {
     }
     let report = world.cycle();
     assert_eq!(report.exit_code(), 3, "{report:#?}");
-    let suspended = |world: &World| tools.iter().filter(|tool| state(world, tool) == "suspended").count();
+    let suspended = |world: &World| tools.iter().filter(|tool| world.state(tool) == "suspended").count();
     assert_eq!(suspended(&world), 2);
     let plan = world.plan();
     assert_eq!(plan.exit_code, 3);

@@ -18,7 +18,7 @@ use kube::config::Kubeconfig;
 use serde_json::json;
 
 use crate::quiet::own_servers;
-use crate::world::{World, stderr};
+use crate::world::{World, all_is_well, stderr};
 
 const CLASS: &str = r#"
 [class.person]
@@ -111,8 +111,7 @@ fn people_log_in_with_their_roles_until_they_are_suspended() {
         world.person(name, uid);
     }
     world.group("logins", &["ann"]);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
 
     // The kubeconfig names the issuer and contains no secret.
     let file: PathBuf = homes.join("ann/.kube/config");
@@ -145,14 +144,12 @@ fn people_log_in_with_their_roles_until_they_are_suspended() {
     assert!(stderr(&by_another).contains("\"sso:eve\" cannot list"), "{}", stderr(&by_another));
 
     // Nothing is renewed. A damaged kubeconfig is written again. A check alone changes nothing.
-    let report = world.cycle();
-    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
+    world.idle_cycle();
     fs::write(&file, text.replace("--oidc-client-id=kubernetes", "--oidc-client-id=other"))
         .expect("the home is writable");
     world.clock = in_7_hours;
     world.stop();
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     let again = fs::read_to_string(&file).expect("the kubeconfig is readable");
     assert!(again.contains("--oidc-client-id=kubernetes") && !again.contains("client-id=other"), "{again}");
     assert_eq!(world.rows("SELECT account FROM history WHERE action = 'kubeconfig written again'").len(), 1);
@@ -163,12 +160,10 @@ fn people_log_in_with_their_roles_until_they_are_suspended() {
 
     let taken_along = world.folder.join("taken-along");
     fs::copy(&file, &taken_along).expect("the kubeconfig can be copied");
-    let report = world.order(&OrderRequest::Suspend(target())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Suspend(target())).expect("the order is accepted"));
     let later = ann.kubectl(&taken_along, &pods);
     assert!(stderr(&later).contains("Forbidden"), "{}", stderr(&later));
     assert!(!fs::read_to_string(&file).expect("the kubeconfig is readable").contains("oidc-login"));
-    let report = world.order(&OrderRequest::Resume(target())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Resume(target())).expect("the order is accepted"));
     assert!(ann.kubectl(&file, &pods).status.success());
 }

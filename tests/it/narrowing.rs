@@ -1,17 +1,12 @@
 //! Access is taken away although another mechanism stands in the way: invented controllers, holds, or namespaces that
 //! are being deleted.
 
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
 use bursar_testkit::ready::{DEADLINE, poll};
 
-use crate::world::{World, all_is_well, stderr};
-
-fn target(tool: &str) -> Target {
-    Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
-}
+use crate::world::{World, all_is_well, stderr, target};
 
 /// A pod that every Pod Security level allows.
 const POD: &str = r#"{"spec": {"containers": [{"name": "p", "image": "example.org/i", "securityContext": {
@@ -70,7 +65,7 @@ fn a_suspension_ends_access_to_a_namespace_that_is_being_deleted() {
     let gone = poll(DEADLINE, || {
         world.cycle();
         let state = world.rows("SELECT state FROM tools")[0]["state"].clone();
-        let kubeconfig = std::fs::read_to_string(world.home("foo").join(".kube/config")).unwrap_or_default();
+        let kubeconfig = std::fs::read_to_string(world.kubeconfig("foo")).unwrap_or_default();
         state == "suspended" && !kubeconfig.contains("client-key")
     });
     assert!(gone, "{:?} {:?}", world.rows("SELECT * FROM failing"), world.plan().text);
@@ -83,8 +78,7 @@ fn a_held_tool_is_revoked_and_suspended_by_order_and_by_nothing_else() {
     let mut world = World::new("heldorder");
     world.tool("foo", 62_721, &[]);
     all_is_well(&world.cycle());
-    let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
+    let stolen = world.steal("foo");
     world.order(&OrderRequest::Hold(target("foo"))).expect("the order is accepted");
     all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
@@ -97,7 +91,7 @@ fn a_held_tool_is_revoked_and_suspended_by_order_and_by_nothing_else() {
         world.kubectl_as_tool("foo", &["get", "pods"]).status.success(),
         "a mark in the directory waits for the release"
     );
-    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
+    std::fs::copy(world.kubeconfig("foo"), &stolen).expect("the kubeconfig can be copied");
     world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted");
     let refused = world.kubectl_with(&stolen, &["get", "pods"]);
     assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
@@ -109,8 +103,7 @@ fn with_a_copy(name: &str, uid: u32) -> (World, std::path::PathBuf, String) {
     let mut world = World::new(name);
     world.tool("kept", uid, &[]);
     all_is_well(&world.cycle());
-    let stolen = world.folder.join("stolen");
-    std::fs::copy(world.home("kept").join(".kube/config"), &stolen).expect("the kubeconfig can be copied");
+    let stolen = world.steal("kept");
     assert!(world.works(&stolen));
     let binding = world.kubectl(&["get", "rolebindings", "-n", &world.namespace("kept"), "-o", "name"]);
     (world, stolen, binding.trim().to_owned())
@@ -146,7 +139,7 @@ fn a_held_tool_whose_binding_lost_its_label_is_revoked() {
     });
     assert!(gone, "{:?} {:?}", world.rows("SELECT * FROM failing"), world.plan().text);
     all_is_well(&world.order(&OrderRequest::Release(target("kept"))).expect("the order is accepted"));
-    assert!(world.works(&world.home("kept").join(".kube/config")));
+    assert!(world.works(&world.kubeconfig("kept")));
     assert!(!world.works(&stolen));
 }
 

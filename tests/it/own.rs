@@ -19,9 +19,7 @@ const BEN: u32 = 63_402;
 const EVE: u32 = 63_421;
 
 fn bursar(world: &World, uid: u32, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(arguments);
-    command.uid(uid).gid(uid).current_dir("/").output().expect("bursar is built")
+    world.command(arguments).uid(uid).gid(uid).current_dir("/").output().expect("bursar is built")
 }
 
 fn json(world: &World, uid: u32, arguments: &[&str]) -> Value {
@@ -48,9 +46,8 @@ fn people_can_query_only_their_own_accounts() {
     world.tool("bar", 63_404, &["own-ben"]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
-    wait_for("the first cycle is over", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    let daemon = Daemon::ready(&world);
+    daemon.cycled(&world);
 
     let own = json(&world, ANN, &["show"]);
     assert_eq!(own["account"], "user:own-ann");
@@ -91,8 +88,7 @@ fn people_can_query_only_their_own_accounts() {
         Target { kind: AccountKind::User, name: "own-ann".to_owned(), reason: Some("away".to_owned()), ticket: None };
     world.order(&OrderRequest::Suspend(target)).expect("the order is accepted");
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     assert_eq!(refused(&world, ANN, &["show"]), nobody);
     daemon.stop();
 }
@@ -171,8 +167,7 @@ fn endless_requests_of_people_delay_neither_orders_nor_marks() {
         ("/v1/ensure", r#"{"kind": "user", "name": "nobody"}"#),
     ];
     let asking = asked.map(|(path, body)| Asking::begin(&world, path, body));
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let is_suspended = |tool: &str| {
         let rows = world.rows("SELECT name FROM tools WHERE state = 'suspended'");
         rows.iter().any(|row| row["name"] == tool).then_some(())
@@ -189,9 +184,7 @@ fn endless_requests_of_people_delay_neither_orders_nor_marks() {
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "baz")));
     let printed = world.folder.join("sync.txt");
     let file = File::create(&printed).expect("the folder is writable");
-    let mut sync = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    let sync = sync.arg("--config").arg(world.config()).arg("sync").stdout(file);
-    let mut sync = sync.spawn().expect("bursar is built");
+    let mut sync = world.command(&["sync"]).stdout(file).spawn().expect("bursar is built");
     let still = "source slow: still reading, 0 entries; there is no earlier answer";
     wait_for("sync has printed its first cycle", DEADLINE, || {
         fs::read_to_string(&printed).expect("the file exists").contains(still).then_some(())

@@ -6,7 +6,7 @@ use std::fs;
 use bursar::control::api::CycleReport;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 
-use crate::world::World;
+use crate::world::{World, all_is_well};
 
 const TOOLS: [&str; 5] = ["ta", "tb", "tc", "td", "te"];
 
@@ -15,8 +15,7 @@ fn site(name: &str, first_uid: u32) -> World {
     for (uid, tool) in (first_uid..).zip(TOOLS) {
         world.tool(tool, uid, &[]);
     }
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     world
 }
 

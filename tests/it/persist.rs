@@ -1,7 +1,5 @@
 //! A directory that reports its changes, and a daemon that follows these changes.
 
-use std::process::Command;
-
 use bursar::orders::request::Trigger;
 use bursar::snapshot::Way;
 use bursar_testkit::Servers;
@@ -29,11 +27,10 @@ fn way(world: &World) -> String {
 #[test]
 fn changes_of_the_directory_are_carried_out_without_a_schedule() {
     let world = persistent("told");
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     wait_for("the source reports its changes", DEADLINE, || (way(&world) == "persist").then_some(()));
     world.tool("foo", 62_901, &[]);
-    let kubeconfig = world.home("foo").join(".kube/config");
+    let kubeconfig = world.kubeconfig("foo");
     wait_for("foo has a kubeconfig", DEADLINE, || kubeconfig.exists().then_some(()));
     wait_for("the kubeconfig of foo works", DEADLINE, || world.works(&kubeconfig).then_some(()));
 
@@ -58,13 +55,11 @@ fn work_that_hangs_delays_neither_a_change_in_the_directory_nor_an_order() {
     for (uid, tool) in (62_921..).zip(["disabled", "revoked"]) {
         world.tool(tool, uid, &[]);
     }
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
-    let kubeconfig = |tool: &str| world.home(tool).join(".kube/config");
-    let has_access = |tool: &str| kubeconfig(tool).exists() && world.works(&kubeconfig(tool));
+    let daemon = Daemon::ready(&world);
+    let has_access = |tool: &str| world.kubeconfig(tool).exists() && world.works(&world.kubeconfig(tool));
     wait_for("both tools have access", DEADLINE, || (has_access("disabled") && has_access("revoked")).then_some(()));
     wait_for("the source reports its changes", DEADLINE, || (way(&world) == "persist").then_some(()));
-    let revoked = std::fs::read(kubeconfig("revoked")).expect("the kubeconfig is readable");
+    let revoked = std::fs::read(world.kubeconfig("revoked")).expect("the kubeconfig is readable");
 
     let frozen = world.frozen_homed();
     world.tool("slow", 62_923, &[]);
@@ -76,8 +71,7 @@ fn work_that_hangs_delays_neither_a_change_in_the_directory_nor_an_order() {
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "disabled")));
     wait_for("the disabled tool has no access", DEADLINE, || (!has_access("disabled")).then_some(()));
     assert!(failed().is_empty(), "{:?}", failed());
-    let mut revoke = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    revoke.arg("--config").arg(world.config()).args(["revoke", "tool", "revoked", "--reason", "stolen"]);
+    let revoke = world.command(&["revoke", "tool", "revoked", "--reason", "stolen"]);
     let order = Process::start("bursar revoke", &revoke, &world.folder.join("revoke.log"));
     wait_for("the old certificate is refused", DEADLINE, || (!has_access("revoked")).then_some(()));
     assert!(failed().is_empty(), "{:?}", failed());
@@ -87,7 +81,8 @@ fn work_that_hangs_delays_neither_a_change_in_the_directory_nor_an_order() {
     wait_for("the new tool has access", DEADLINE, || has_access("slow").then_some(()));
     wait_for("the revoked tool has a new certificate", DEADLINE, || has_access("revoked").then_some(()));
     assert!(
-        !has_access("disabled") && std::fs::read(kubeconfig("revoked")).expect("the kubeconfig is readable") != revoked
+        !has_access("disabled")
+            && std::fs::read(world.kubeconfig("revoked")).expect("the kubeconfig is readable") != revoked
     );
     daemon.stop();
 }

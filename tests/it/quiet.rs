@@ -26,7 +26,7 @@ use kube::{Api, Config};
 use serde_json::{Map, Value, json};
 use sqlx::AssertSqlSafe;
 
-use crate::world::World;
+use crate::world::{World, all_is_well, target};
 
 const DAEMON: &str = "bursar:daemon";
 
@@ -119,11 +119,10 @@ fn a_cycle_with_nothing_to_do_sends_no_request_and_writes_only_its_own_row() {
     for (uid, tool) in (63_001..).zip(tools) {
         world.tool(tool, uid, &[]);
     }
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     settle(&mut world);
 
-    let kubeconfigs = |world: &World| tools.map(|tool| mtime(world.home(tool).join(".kube/config")));
+    let kubeconfigs = |world: &World| tools.map(|tool| mtime(world.kubeconfig(tool)));
     let (rows, count, files) = (ledger(&world), cycles(&world), kubeconfigs(&world));
     let mark = world.servers.cluster.audit_mark();
     for _ in 0..2 {
@@ -273,10 +272,6 @@ fn in_25_days() -> Timestamp {
     daemon::now() + SignedDuration::from_hours(25 * 24)
 }
 
-fn foo() -> Target {
-    Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: Some("a test".to_owned()), ticket: None }
-}
-
 fn manifest(kind: &str, name: &str) -> String {
     format!("apiVersion: v1\nkind: {kind}\nmetadata:\n  name: {name}\ndata:\n  what: c2l0ZQ==\n")
 }
@@ -392,19 +387,16 @@ fn revoked_past_a_leftover(world: &mut World) {
         "spec": {"request": request, "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"]},
     });
     world.servers.cluster.run(&["create", "-f", "-"], &leftover.to_string());
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
 }
 
 fn suspended_and_resumed(world: &mut World) {
     let namespace = world.namespace("foo");
     world.servers.cluster.wait_for_pods(&namespace);
     world.servers.cluster.run(&["create", "-n", &namespace, "-f", "-"], &workloads().to_string());
-    let report = world.order(&OrderRequest::Suspend(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted"));
     assert_eq!(world.rows("SELECT kind FROM stopped_workload").len(), 8);
-    let report = world.order(&OrderRequest::Resume(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("the order is accepted"));
     assert!(world.rows("SELECT kind FROM stopped_workload").is_empty());
 }
 
@@ -440,23 +432,13 @@ fn archived_and_deleted(world: &mut World) {
     settle(world);
 }
 
-fn bursar(world: &World, arguments: &[&str]) -> std::process::Output {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(arguments).output().expect("bursar is built")
-}
-
 /// Installs the webhook. There is no node, so the test itself reports its pods as ready, and the API server reaches none
 /// of them.
 fn installed(world: &World) {
     let cluster = &world.servers.cluster;
-    let config = world.config();
+    let mut install = world.command(&["webhook", "install", "--image", "registry.example.org/w", "--wait", "0s"]);
     std::thread::scope(|scope| {
-        let installing = scope.spawn(|| {
-            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
-            command.arg("--config").arg(config);
-            command.args(["webhook", "install", "--image", "registry.example.org/w", "--wait", "0s"]);
-            command.output().expect("bursar is built")
-        });
+        let installing = scope.spawn(|| install.output().expect("bursar is built"));
         let pods = wait_for("the webhook has two pods", DEADLINE, || {
             let pods = cluster.run(&["get", "pods", "-n", "bursar", "-o", "name"], "");
             let pods: Vec<String> = pods.lines().map(str::to_owned).collect();
@@ -481,7 +463,7 @@ fn webhook_and_own_certificate_renewed(world: &mut World) {
         world.kubectl(&["get", "validatingwebhookconfiguration", "bursar-webhook", "-o", path])
     };
     installed(world);
-    assert_eq!(bursar(world, &["webhook", "selftest"]).status.code(), Some(1));
+    assert_eq!(world.run(&["webhook", "selftest"]).status.code(), Some(1));
     let before = (fs::read(&file).expect("the file is readable"), until(world));
     world.clock = in_25_days;
     wait_for("the daemon's own certificate is renewed", DEADLINE, || {
@@ -494,7 +476,7 @@ fn webhook_and_own_certificate_renewed(world: &mut World) {
     let after = until(world);
     assert!(before.1 < after, "{} {after}", before.1);
     let admin = world.servers.cluster.admin_kubeconfig.to_str().expect("the path is UTF-8");
-    let removed = bursar(world, &["webhook", "uninstall", "--backstop", "--admin-kubeconfig", admin]);
+    let removed = world.run(&["webhook", "uninstall", "--backstop", "--admin-kubeconfig", admin]);
     assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
 }
 
@@ -515,8 +497,7 @@ fn with_tokens(world: &mut World) {
 fn tokens(world: &mut World) {
     world.person("verbs-ann", 63_103);
     world.group("outside", &["verbs-ann"]);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     settle(world);
     let labelled = |world: &mut World, what: &str| {
         wait_for("our label is restored", DEADLINE, || {
@@ -545,9 +526,8 @@ fn tokens(world: &mut World) {
     });
     world.kubectl(&["delete", &account, "-n", "verbs-u-verbs-ann"]);
     labelled(world, &account);
-    let ann = Target { kind: AccountKind::User, name: "verbs-ann".to_owned(), ..foo() };
-    let report = world.order(&OrderRequest::Suspend(ann)).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    let ann = Target { kind: AccountKind::User, name: "verbs-ann".to_owned(), ..target("foo") };
+    all_is_well(&world.order(&OrderRequest::Suspend(ann)).expect("the order is accepted"));
     settle(world);
 }
 
@@ -569,8 +549,7 @@ fn the_daemons_role_grants_exactly_the_rights_that_are_used() {
     world.group("k8s-admins", &["verbs-zoe", "verbs-yan"]);
     world.tool("foo", 63_111, &[]);
     world.tool("bar", 63_112, &[]);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
 
     repaired(&mut world);
     labelled_again(&mut world);

@@ -1,7 +1,6 @@
 //! Quota overrides in a real cluster: they are set, end, are adopted, are refused, or are below what is in use.
 
 use std::fs;
-use std::process::Command;
 
 use bursar::daemon;
 use bursar::desired::quota::without_default;
@@ -11,7 +10,7 @@ use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::world::{World, all_is_well, text};
 
 fn target(ticket: Option<&str>) -> Target {
     let (name, ticket) = ("foo".to_owned(), ticket.map(str::to_owned));
@@ -50,25 +49,19 @@ fn edit(world: &World, patch: &str) {
     world.kubectl(&["patch", "resourcequota", "bursar", "-n", &world.namespace("foo"), "--type=merge", "-p", patch]);
 }
 
-fn quiet(world: &mut World) {
-    let report = world.cycle();
-    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
-}
-
 #[test]
 fn an_override_reaches_the_cluster_at_once_and_ends_by_itself() {
     let mut world = World::new("given");
     world.tool("foo", 62_501, &[]);
     world.cycle();
     let until = daemon::now() + SignedDuration::from_hours(1);
-    let report = world.order(&set("pods=32", Some(until))).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&set("pods=32", Some(until))).expect("the order is accepted"));
     world.order(&set("limits.cpu=8", None)).expect("the order is accepted");
     assert_eq!((&hard(&world)["pods"], &hard(&world)["limits.cpu"]), (&"32".into(), &"8".into()));
     let row = &world.rows("SELECT * FROM quotas WHERE resource = 'pods'")[0];
     assert_eq!((&row["amount"], &row["override_ticket"]), (&"32".into(), &"T123".into()));
     assert_eq!(row["override_until"], format!("{until:.0}"));
-    quiet(&mut world);
+    world.idle_cycle();
 
     world.stop();
     world.clock = || daemon::now() + SignedDuration::from_hours(2);
@@ -81,7 +74,7 @@ fn an_override_reaches_the_cluster_at_once_and_ends_by_itself() {
     assert_eq!(world.rows("SELECT resource FROM quota_override").len(), 1);
     world.order(&unset("limits.cpu")).expect("the order is accepted");
     assert_eq!(hard(&world)["limits.cpu"], Value::Null);
-    quiet(&mut world);
+    world.idle_cycle();
 }
 
 #[test]
@@ -102,7 +95,7 @@ fn an_edited_quota_becomes_an_override_if_the_class_adopts_edits() {
     configure(&mut world, "drift = { quota = \"adopt\" }\nquota_locked = [\"services.nodeports\"]");
     world.tool("foo", 62_521, &[]);
     world.cycle();
-    quiet(&mut world);
+    world.idle_cycle();
     edit(&world, r#"{"spec":{"hard":{"pods":"20","limits.cpu":"4","services.nodeports":"3"}}}"#);
     world.wait_for_drift(&["pods 16 → 20 becomes an override"]);
     wait_for("a cycle changes nothing", DEADLINE, || (world.cycle().changed == 0).then_some(()));
@@ -115,7 +108,7 @@ fn an_edited_quota_becomes_an_override_if_the_class_adopts_edits() {
     assert!(told[0]["reason"].as_str().is_some_and(|reason| reason.contains("kubectl")), "{told:?}");
     world.order(&unset("pods")).expect("the order is accepted");
     assert_eq!(hard(&world)["pods"], "16");
-    quiet(&mut world);
+    world.idle_cycle();
 }
 
 #[test]
@@ -126,7 +119,7 @@ fn an_edited_quota_stays_and_is_shown_if_the_class_says_report() {
     world.cycle();
     edit(&world, r#"{"spec":{"hard":{"pods":"20"}}}"#);
     world.wait_for_drift(&["its class has drift = report"]);
-    quiet(&mut world);
+    world.idle_cycle();
     assert_eq!(hard(&world)["pods"], "20");
     assert!(world.rows("SELECT resource FROM quota_override").is_empty());
 }
@@ -154,11 +147,8 @@ fn a_quota_below_what_is_in_use_is_set_and_shown() {
 
 /// Runs `bursar` while no daemon runs.
 fn bursar(world: &World, arguments: &str) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    let output = command.arg("--config").arg(world.config()).args(arguments.split_whitespace()).output();
-    let output = output.expect("bursar is built");
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    let output = world.run(&arguments.split_whitespace().collect::<Vec<_>>());
+    (output.status.code(), text(&output))
 }
 
 #[test]

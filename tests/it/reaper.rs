@@ -1,14 +1,14 @@
 //! Pods and namespaces past their lifetime, on a real control plane. There is no node, so the test itself reports that
 //! pods started.
 
-use bursar::control::api::CycleReport;
 use bursar::execute::request::{ApiServer, Ask};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::prometheus::Prometheus;
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::world::{World, all_is_well, extend, runtime, target};
 
 const MORE: &str = "\n[limits]\nsuspend_per_day = { count = 20 }\n[reaper.pods]\nenabled = true\n";
 
@@ -46,10 +46,7 @@ fn companions(world: &World, namespace: &str, job: &str) {
         let mut object = json!({
             "apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace, "labels": {"job": job}},
         });
-        object
-            .as_object_mut()
-            .expect("the value is an object")
-            .extend(rest.as_object().expect("the value is an object").clone());
+        extend(&mut object, &rest);
         create(world, &object);
     }
 }
@@ -65,8 +62,7 @@ fn pods_past_their_lifetime_are_deleted_with_the_objects_of_their_job() {
     let mut world = World::on(servers, "reaper", MORE);
     world.tool("foo", 62_901, &[]);
     world.tool("bar", 62_902, &[]);
-    let report: CycleReport = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     let (foo, bar) = (world.namespace("foo"), world.namespace("bar"));
     world.kubectl(&["create", "namespace", "others"]);
     for (namespace, name, lifetime, job) in [
@@ -119,8 +115,7 @@ fn pods_end_at_the_longest_lifetime_of_their_class() {
     let more = format!("{MORE}[class.tool.admission]\nlifetime = {{ max = \"1h\", warn = \"45m\" }}\n");
     let mut world = World::on(servers, "walltime", &more);
     world.tool("foo", 62_911, &[]);
-    let report: CycleReport = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     let foo = world.namespace("foo");
     world.servers.cluster.wait_for_pods(&foo);
     pod(&world, &foo, "long", "9999d", "");
@@ -165,8 +160,7 @@ fn pods_end_at_the_longest_lifetime_of_their_class() {
         world.kubectl(&["patch", name, "-n", &foo, "--subresource=status", "-p", &old]);
     }
     wait_for("pods past the longest lifetime end", DEADLINE, || {
-        let report = world.cycle();
-        assert_eq!(report.exit_code(), 0, "{report:#?}");
+        all_is_well(&world.cycle());
         let left = left(&world, &foo);
         (!left.contains("pod/long") && !left.contains("pod/again")).then_some(())
     });
@@ -192,7 +186,7 @@ fn pods_end_at_the_longest_lifetime_of_their_class() {
         json!({"metadata": {"labels": {"app": "stolen"}}}),
         json!({"metadata": {"annotations": {"other": "x"}}}),
     ] {
-        let refused = tokio::runtime::Runtime::new().expect("the system allows a runtime").block_on(async {
+        let refused = runtime().block_on(async {
             let client = bursar::bootstrap::client(&kubeconfig).await.expect("the kubeconfig is valid");
             let cluster = bursar::identity::ClusterName("test".into());
             let server = ApiServer::new(cluster, client, std::sync::Arc::default());
@@ -283,14 +277,8 @@ fn a_tenant_cannot_keep_a_pod_past_its_end() {
     });
     assert_eq!(quiet.exit_code(), 0, "{quiet:#?}");
     // A suspension also ends the pods of a workload that cannot be stopped.
-    let target = bursar::orders::request::Target {
-        kind: bursar::identity::AccountKind::Tool,
-        name: "foo".to_owned(),
-        reason: Some("mining".to_owned()),
-        ticket: None,
-    };
     assert!(left(&world, &foo).contains("pod/young"));
-    world.order(&bursar::orders::request::OrderRequest::Suspend(target)).expect("the order is accepted");
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted");
     world.cycle();
     assert!(!left(&world, &foo).contains("pod/young"));
 }
@@ -333,7 +321,7 @@ async fn admin(world: &World) -> ApiServer {
 
 /// Creates a Job of the largest size that etcd accepts, so that it cannot be changed. Returns its uid.
 fn padded_job(world: &World, namespace: &str) -> String {
-    tokio::runtime::Runtime::new().expect("the system allows a runtime").block_on(async {
+    runtime().block_on(async {
         let server = admin(world).await;
         let jobs = format!("/apis/batch/v1/namespaces/{namespace}/jobs");
         let make = async |size: usize| {
@@ -358,12 +346,6 @@ fn padded_job(world: &World, namespace: &str) -> String {
     })
 }
 
-fn state(world: &World, tool: &str) -> String {
-    let rows = world.rows("SELECT name, state FROM tools");
-    let row = rows.iter().find(|row| row["name"] == tool).expect("the tool is known");
-    row["state"].as_str().expect("the value is a string").to_owned()
-}
-
 /// Nothing runs in the namespaces of two tools: one is suspended, the other is exempt. The pods of other tools run.
 fn idle(world: &mut World) {
     world.tool("idle", 62_903, &[]);
@@ -373,10 +355,7 @@ fn idle(world: &mut World) {
     let reaper = "[reaper.namespaces]\nenabled = true\nidle_for = \"3s\"\nwarn_for = \"2s\"\n[reaper.pods]";
     world.configure("[reaper.pods]", reaper);
     world.initialise_again();
-    wait_for("tool idle is suspended", DEADLINE, || {
-        world.cycle();
-        (state(world, "idle") == "suspended").then_some(())
-    });
+    world.cycles_until("tool idle is suspended", |world| world.state("idle") == "suspended");
     let told = world.kubectl(&["get", "events", "-n", &world.namespace("idle")]);
     assert!(told.contains("Nothing has run in this namespace since"), "{told}");
     let events = world
@@ -385,16 +364,10 @@ fn idle(world: &mut World) {
     let expected = [Some("warned of suspension"), Some("suspended")].map(|action| (action, Some("tool:idle")));
     assert_eq!(events, expected);
     for stays in ["foo", "bar", "kept"] {
-        assert_eq!(state(world, stays), "active", "{stays}");
+        assert_eq!(world.state(stays), "active", "{stays}");
     }
-    let target = bursar::orders::request::Target {
-        kind: bursar::identity::AccountKind::Tool,
-        name: "idle".to_owned(),
-        reason: None,
-        ticket: None,
-    };
-    world.order(&bursar::orders::request::OrderRequest::Resume(target)).expect("the order is accepted");
-    assert_eq!(state(world, "idle"), "active");
+    world.order(&OrderRequest::Resume(target("idle"))).expect("the order is accepted");
+    assert_eq!(world.state("idle"), "active");
     let works = world.kubectl_as_tool("idle", &["get", "pods"]);
     assert!(works.status.success(), "{}", crate::world::stderr(&works));
 }
@@ -420,10 +393,7 @@ fn evidence(world: &mut World) {
     wait_for("status says that there is no evidence", DEADLINE, || trouble(world));
     let doctor = |world: &mut World| {
         world.stop();
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
-        let output =
-            command.arg("--config").arg(world.config()).args(["--json", "doctor"]).output().expect("bursar is built");
-        let findings: Value = serde_json::from_slice(&output.stdout).expect("the text is JSON");
+        let findings: Value = serde_json::from_str(&world.bursar("--json doctor")).expect("the text is JSON");
         let about = |finding: &&Value| finding["subject"] == "reaper.namespaces.prometheus.test";
         findings.as_array().and_then(|findings| findings.iter().find(about)).expect("the doctor has a finding").clone()
     };
@@ -441,13 +411,10 @@ fn evidence(world: &mut World) {
         finding["remedy"].is_null().then_some(finding)
     });
     assert!(finding["text"].as_str().is_some_and(|text| text.contains("2 namespaces in use")), "{finding}");
-    wait_for("the unused tool is suspended", DEADLINE, || {
-        world.cycle();
-        (state(world, "unseen") == "suspended").then_some(())
-    });
-    assert_eq!(state(world, "seen"), "active");
+    world.cycles_until("the unused tool is suspended", |world| world.state("unseen") == "suspended");
+    assert_eq!(world.state("seen"), "active");
     assert_eq!(world.rows("SELECT * FROM idle WHERE account = 'tool:seen'").len(), 0);
-    let metrics = world.exposition();
+    let metrics = world.metrics();
     assert!(metrics.contains("bursar_suspensions{cause=\"idle\"}"), "{metrics}");
     assert!(metrics.contains("bursar_account_changes_total{action=\"suspended\"}"), "{metrics}");
 }

@@ -3,11 +3,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
 use bursar_testkit::process::Process;
@@ -17,7 +16,7 @@ use serde_json::Value;
 
 use crate::daemon::Daemon;
 use crate::quiet::own_servers;
-use crate::world::World;
+use crate::world::{World, target, text};
 
 const ARCHIVED_AT_ONCE: &str = "[lifecycle]\nretention = \"0s\"\ndelete_after = \"40d\"\n";
 
@@ -25,10 +24,6 @@ fn bursar(config: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
     command.arg("--config").arg(config).arg("--json").args(arguments);
     command
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 fn ends(config: &Path, arguments: &[&str], exit: i32) -> Value {
@@ -76,10 +71,6 @@ fn follow(config: &Path, step: &[String]) -> Value {
     }
 }
 
-fn target(kind: AccountKind, name: &str) -> Target {
-    Target { kind, name: name.to_owned(), reason: Some("a test".to_owned()), ticket: None }
-}
-
 /// Returns the facts of the ledger that a rebuild must find again.
 fn standing(world: &World) -> Vec<serde_json::Map<String, Value>> {
     world.rows(
@@ -103,8 +94,8 @@ fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
     world.person("carol", 65_112);
     world.group("k8s-admins", &["carol"]);
     world.cycle();
-    world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("the order is accepted");
-    world.order(&OrderRequest::Suspend(target(AccountKind::Tool, "bar"))).expect("the order is accepted");
+    world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted");
+    world.order(&OrderRequest::Suspend(target("bar"))).expect("the order is accepted");
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "off")));
     let report = wait_for("a cycle has nothing to do", DEADLINE, || {
         let report = world.cycle();
@@ -118,8 +109,8 @@ fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
     let archived = files_of(&world);
     assert_eq!(archived.len(), 1, "{archived:#?}");
     let kubeconfigs = |world: &World| {
-        let carol = world.folder.join("homes/home/carol/.kube/config");
-        [written(world.home("foo").join(".kube/config")), written(carol)]
+        let carol = world.kubeconfig_of("carol");
+        [written(world.kubeconfig("foo")), written(carol)]
     };
     let files = kubeconfigs(&world);
     let last =
@@ -167,8 +158,7 @@ fn a_lost_ledger_is_rebuilt_without_suspensions_or_new_certificates() {
 
     let report = world.cycle();
     assert_eq!((report.exit_code(), report.partial.len()), (0, 0), "{report:#?}");
-    let report = world.cycle();
-    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
+    world.idle_cycle();
     assert_eq!(standing(&world), before);
     assert_eq!(files_of(&world), archived);
     assert_eq!(kubeconfigs(&world), files, "kubeconfigs are not written again");
@@ -186,7 +176,7 @@ fn after_a_takeover_the_former_owner_cannot_write() {
     let backup = world.folder.join("backup.db");
     ends(&world.config(), &["ledger", "backup", &backup.display().to_string()], 0);
     // The backup does not contain this revocation.
-    world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("the order is accepted");
+    world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted");
     world.stop();
     let generation = |ledger: &str| {
         let rows = Command::new("sqlite3")
@@ -198,8 +188,7 @@ fn after_a_takeover_the_former_owner_cannot_write() {
     };
     let former = world.state_dir();
     let revoked = generation(&former.join("ledger.db").display().to_string());
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
 
     // The standby host has its own folder, a copy of the seal's key, the same homes and the same directory.
     let standby = world.folder.join("standby");

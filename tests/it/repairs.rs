@@ -14,19 +14,14 @@ use bursar_testkit::ldif::{replace_ldif, tool_account_dn};
 use bursar_testkit::ready::{DEADLINE, wait_for};
 use jiff::SignedDuration;
 
-use crate::world::World;
-
-fn quiet(world: &mut World) {
-    let report = world.cycle();
-    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
-}
+use crate::world::{World, all_is_well};
 
 #[test]
 fn an_edited_quota_and_a_deleted_binding_are_repaired_in_one_cycle() {
     let mut world = World::new("drift");
     world.tool("foo", 62_201, &[]);
     world.cycle();
-    quiet(&mut world);
+    world.idle_cycle();
     let namespace = world.namespace("foo");
     let edit = [
         "patch",
@@ -53,32 +48,28 @@ fn a_home_that_moves_gets_its_kubeconfig_before_the_old_one_is_removed() {
     let mut world = World::new("moves");
     world.tool("foo", 62_291, &[]);
     world.cycle();
-    quiet(&mut world);
+    world.idle_cycle();
     let moves = |world: &World, home: &str| {
         let account = tool_account_dn(&world.base, "foo");
         let home = world.home(home).display().to_string();
         world.servers.slapd.modify_ldif(&replace_ldif(&account, "homeDirectory", &[&home]));
     };
-    let kubeconfig = |world: &World, home: &str| world.home(home).join(".kube/config");
     // The new home does not exist yet.
     moves(&world, "foo2");
     let report = world.cycle();
     assert_eq!(report.failing.len(), 1, "{report:#?}");
-    assert!(world.works(&kubeconfig(&world, "foo")), "the old kubeconfig stays until the new one is delivered");
+    assert!(world.works(&world.kubeconfig("foo")), "the old kubeconfig stays until the new one is delivered");
     world.home_of("foo2", 62_291);
-    wait_for("the new kubeconfig works", DEADLINE, || {
-        world.cycle();
-        world.works(&kubeconfig(&world, "foo2")).then_some(())
-    });
-    assert!(!world.works(&kubeconfig(&world, "foo")), "the entries left the old file");
-    quiet(&mut world);
+    world.cycles_until("the new kubeconfig works", |world| world.works(&world.kubeconfig("foo2")));
+    assert!(!world.works(&world.kubeconfig("foo")), "the entries left the old file");
+    world.idle_cycle();
     // The owner of the old home can no longer write in it.
     let folder = world.home("foo2").join(".kube");
     std::os::unix::fs::chown(&folder, Some(0), Some(0)).expect("tests run as root");
     world.home_of("foo3", 62_291);
     moves(&world, "foo3");
     wait_for("an old home that cannot be written does not keep the account from the new one", DEADLINE, || {
-        (world.cycle().exit_code() == 0 && world.works(&kubeconfig(&world, "foo3"))).then_some(())
+        (world.cycle().exit_code() == 0 && world.works(&world.kubeconfig("foo3"))).then_some(())
     });
     let left = world.rows("SELECT action FROM history WHERE action = 'kubeconfig left in a former home'");
     assert_eq!(left.len(), 1);
@@ -86,9 +77,8 @@ fn a_home_that_moves_gets_its_kubeconfig_before_the_old_one_is_removed() {
     fs::rename(world.home("foo3"), world.home("foo4")).expect("the parent folder is writable");
     std::os::unix::fs::symlink(world.home("foo4"), world.home("foo3")).expect("the parent folder is writable");
     moves(&world, "foo4");
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
-    assert!(world.works(&kubeconfig(&world, "foo4")), "the credential stays in the file to which both paths lead");
+    all_is_well(&world.cycle());
+    assert!(world.works(&world.kubeconfig("foo4")), "the credential stays in the file to which both paths lead");
 }
 
 #[test]
@@ -96,7 +86,7 @@ fn a_credential_that_kubectl_writes_back_over_a_notice_is_removed() {
     let mut world = World::new("wroteback");
     world.tool("foo", 62_293, &[]);
     world.cycle();
-    let config = world.home("foo").join(".kube/config");
+    let config = world.kubeconfig("foo");
     let read = || fs::read_to_string(&config).expect("the file is readable");
     let (before, key) = (read(), "client-key-data");
     assert!(before.contains(key), "{before}");
@@ -106,10 +96,7 @@ fn a_credential_that_kubectl_writes_back_over_a_notice_is_removed() {
     let notice = read();
     assert!(notice.contains("suspended") && !notice.contains(key), "{notice}");
     fs::write(&config, &before).expect("the file is writable");
-    wait_for("the notice is back", DEADLINE, || {
-        world.cycle();
-        (read() == notice).then_some(())
-    });
+    world.cycles_until("the notice is back", |_| read() == notice);
 }
 
 #[test]
@@ -189,9 +176,8 @@ fn members_of_the_admin_group_have_a_cluster_wide_binding() {
     world.person("admins-yan", 62_252);
     world.group("k8s-admins", &["admins-zoe", "admins-yan"]);
     world.tool("foo", 62_253, &[]);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
-    let own = world.folder.join("homes/home/admins-zoe/.kube/config");
+    all_is_well(&world.cycle());
+    let own = world.kubeconfig_of("admins-zoe");
     assert!(world.kubectl_with(&own, &["get", "pods", "-A"]).status.success());
     assert!(!world.kubectl_with(&own, &["get", "secrets", "-A"]).status.success());
     let as_admin = ["get", "secrets", "-A", "--as", "bursar:cluster-admin"];

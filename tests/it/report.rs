@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use bursar_testkit::ldif::person_ldif;
 use serde_json::Value;
@@ -13,8 +13,7 @@ use crate::world::{World, all_is_well, stderr};
 const HOSTILE: &str = "<script>alert('x')</script>&\"";
 
 fn report(world: &World, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).arg("report").args(words).output().expect("bursar is built")
+    world.command(&["report"]).args(words).output().expect("bursar is built")
 }
 
 /// Checks that every tag is a known one and is closed in order, and that nothing else contains a `<` or a bare `&`.
@@ -59,11 +58,10 @@ fn hostile_names_stay_text() {
     all_is_well(&world.cycle());
     world.stop();
     for words in [
-        vec!["quota", "set", "tool", "foo", "pods=20", "--until", "2999-01-01", "--ticket", HOSTILE],
-        vec!["exception", "set", "tool", "foo", "images", "--until", "2999-01-01", "--reason", HOSTILE],
+        ["quota", "set", "tool", "foo", "pods=20", "--until", "2999-01-01", "--ticket", HOSTILE],
+        ["exception", "set", "tool", "foo", "images", "--until", "2999-01-01", "--reason", HOSTILE],
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-        let output = command.arg("--config").arg(world.config()).args(words).output().expect("bursar is built");
+        let output = world.run(&words);
         assert!(output.status.success(), "{}", stderr(&output));
     }
     all_is_well(&world.cycle());
@@ -103,13 +101,8 @@ fn hostile_names_stay_text() {
             .is_some_and(|actions| actions.iter().any(|row| row["action"] == "created"))
     );
     assert_eq!(page["head"].as_str().map(str::len), Some(64));
-    let mut verify = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    verify
-        .arg("--config")
-        .arg(world.config())
-        .args(["ledger", "verify", "--head"])
-        .arg(page["head"].as_str().expect("the page has a head"));
-    assert!(verify.status().expect("bursar is built").success());
+    let head = page["head"].as_str().expect("the page has a head");
+    assert!(world.run(&["ledger", "verify", "--head", head]).status.success());
     let printed = report(&world, &["--out", "-"]);
     must_be_well_formed(&String::from_utf8(printed.stdout).expect("the page is UTF-8"));
 }

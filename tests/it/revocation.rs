@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::{Command, Output};
 use std::sync::Arc;
 
 use bursar_testkit::Servers;
@@ -14,20 +13,10 @@ use bursar_testkit::ready::{DEADLINE, wait_for};
 use crate::daemon::{Daemon, status};
 use crate::quiet::own_servers;
 use crate::recovery::steps;
-use crate::world::{World, stderr};
+use crate::world::{World, all_is_well, stderr};
 
 const RUNBOOK: &str = include_str!("../../docs/runbooks/stolen-laptop.md");
 const TOOLS: [&str; 6] = ["ta", "tb", "tc", "td", "te", "tf"];
-
-fn command(world: &World, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(arguments);
-    command
-}
-
-fn bursar(world: &World, arguments: &[&str]) -> Output {
-    command(world, arguments).output().expect("bursar is built")
-}
 
 fn stolen(world: &World, tool: &str) -> PathBuf {
     world.folder.join(format!("stolen-{tool}"))
@@ -39,10 +28,9 @@ fn site_on(servers: Arc<Servers>, name: &str, first_uid: u32, tools: &[&str]) ->
     for (uid, tool) in (first_uid..).zip(tools) {
         world.tool(tool, uid, &[]);
     }
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     for tool in tools {
-        std::fs::copy(world.home(tool).join(".kube/config"), stolen(&world, tool)).expect("the file can be copied");
+        std::fs::copy(world.kubeconfig(tool), stolen(&world, tool)).expect("the file can be copied");
     }
     world.stop();
     world
@@ -71,12 +59,11 @@ fn revoked(world: &World) -> BTreeMap<String, i64> {
 fn a_revocation_returns_when_the_old_certificate_is_refused_and_the_new_one_delivered() {
     // The test has its own cluster, because bindings that are made by hand there affect every revocation.
     let world = site_on(Arc::new(Servers::start()), "revoke", 62_801, &["foo"]);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
-    let done = bursar(&world, &["revoke", "tool", "foo", "--reason", "laptop stolen"]);
+    let daemon = Daemon::ready(&world);
+    let done = world.run(&["revoke", "tool", "foo", "--reason", "laptop stolen"]);
     assert!(done.status.success(), "{}", stderr(&done));
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    let file = world.home("foo").join(".kube/config").display().to_string();
+    let file = world.kubeconfig("foo").display().to_string();
     for proof in ["tool:foo: generation ", "the API server of test refuses older credentials (asked 20", file.as_str()]
     {
         assert!(said.contains(proof), "{proof}: {said}");
@@ -90,7 +77,7 @@ fn a_revocation_returns_when_the_old_certificate_is_refused_and_the_new_one_deli
     let namespace = world.namespace("foo");
     for (name, whom) in [("by-hand", "--user=tool:foo"), ("for-all", "--group=bursar:tools")] {
         world.kubectl(&["create", "rolebinding", name, "--clusterrole=view", whom, "-n", &namespace]);
-        let failed = bursar(&world, &["revoke", "tool", "foo", "--reason", "again"]);
+        let failed = world.run(&["revoke", "tool", "foo", "--reason", "again"]);
         assert_eq!(failed.status.code(), Some(1));
         let said = stderr(&failed);
         assert!(
@@ -108,10 +95,10 @@ fn a_revocation_returns_when_the_old_certificate_is_refused_and_the_new_one_deli
         serde_json::json!({"name": "copied", "namespace": "shared", "labels": copied["metadata"]["labels"]});
     world.servers.cluster.run(&["create", "-f", "-"], &copied.to_string());
     wait_for("the watch shows the copied binding", DEADLINE, || {
-        let planned = bursar(&world, &["plan"]);
+        let planned = world.run(&["plan"]);
         String::from_utf8_lossy(&planned.stdout).contains("rolebinding shared/copied").then_some(())
     });
-    let failed = bursar(&world, &["revoke", "tool", "foo", "--reason", "again"]);
+    let failed = world.run(&["revoke", "tool", "foo", "--reason", "again"]);
     assert_eq!(failed.status.code(), Some(1));
     let said = stderr(&failed);
     assert!(said.contains("RoleBinding copied in namespace shared gives ClusterRole bursar-tenant"), "{said}");
@@ -120,7 +107,7 @@ fn a_revocation_returns_when_the_old_certificate_is_refused_and_the_new_one_deli
 
     let proofs = "SELECT detail FROM history WHERE action = 'old credentials refused'";
     assert_eq!(world.rows(proofs).len(), 1);
-    let done = bursar(&world, &["revoke", "tool", "foo", "--reason", "again"]);
+    let done = world.run(&["revoke", "tool", "foo", "--reason", "again"]);
     assert!(done.status.success(), "{}", stderr(&done));
     assert_eq!(world.rows(proofs).len(), 2);
     daemon.stop();
@@ -163,9 +150,8 @@ fn a_revocation_removes_the_old_access_even_if_the_mark_cannot_be_raised() {
     let world = site_on(own_servers(&ControlPlaneOptions::default()), "unmarked", 62_831, &["foo"]);
     let rule = refuse(&world, "no-mark", "", "configmaps", "UPDATE", "bursar");
     in_force(&world, &["annotate", "configmap", "bursar-mark", "-n", "bursar", "a=b"]);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
-    let failed = bursar(&world, &["revoke", "tool", "foo", "--reason", "stolen"]);
+    let daemon = Daemon::ready(&world);
+    let failed = world.run(&["revoke", "tool", "foo", "--reason", "stolen"]);
     assert_eq!(failed.status.code(), Some(1));
     assert!(stderr(&failed).contains("bursar-mark"), "{}", stderr(&failed));
     let refused = world.kubectl_with(&stolen(&world, "foo"), &["get", "pods"]);
@@ -185,11 +171,10 @@ fn a_failed_removal_is_retried_without_a_schedule() {
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
     let namespace = world.namespace("foo");
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let rule = refuse(&world, "no-removal", "rbac.authorization.k8s.io", "rolebindings", "DELETE", &namespace);
     in_force(&world, &["delete", "rolebinding", "bursar-bursar-tenant", "-n", &namespace]);
-    let failed = bursar(&world, &["suspend", "tool", "foo", "--reason", "mining"]);
+    let failed = world.run(&["suspend", "tool", "foo", "--reason", "mining"]);
     assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
     let bound = || world.kubectl(&["get", "rolebindings", "-n", &namespace, "-o", "name"]);
     assert!(bound().contains("bursar-bursar-tenant"), "{}", bound());
@@ -202,15 +187,14 @@ fn a_failed_removal_is_retried_without_a_schedule() {
 fn the_runbook_of_a_stolen_laptop_works() {
     // The test has its own cluster: sites that share one have tools with the same names and generations.
     let world = site_on(Arc::new(Servers::start()), "laptop", 62_821, &["foo", "bar"]);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let rows =
         world.rows("SELECT fingerprint FROM certificate c JOIN tools t ON t.id = c.account_id WHERE t.name = 'foo'");
     let fingerprint = rows[0]["fingerprint"].as_str().expect("the value is a string");
     let steps =
         ["Revoke it", "Who used it", "If nobody"].map(|part| steps(RUNBOOK, part, &[("FINGERPRINT", fingerprint)]));
     for words in steps.concat() {
-        let done = bursar(&world, &words[1..].iter().map(String::as_str).collect::<Vec<_>>());
+        let done = world.run(&words[1..].iter().map(String::as_str).collect::<Vec<_>>());
         let said = String::from_utf8_lossy(&done.stdout);
         assert!(done.status.success(), "{words:?}: {said}{}", stderr(&done));
         if words[1] == "certs" {
@@ -229,16 +213,14 @@ fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
     let mut world = site_on(Arc::new(Servers::start()), "bulk", 62_811, &TOOLS);
     let arguments = ["revoke", "--all", "--class", "tool", "--reason", "control host stolen", "--ticket", "T7"];
     for killed_after in [1, 3] {
-        let daemon = Daemon::start(&world);
-        daemon.notified("READY=1");
-        let follows = Process::start("bursar", &command(&world, &arguments), &world.folder.join("revoke.log"));
+        let daemon = Daemon::ready(&world);
+        let follows = Process::start("bursar", &world.command(&arguments), &world.folder.join("revoke.log"));
         wait_for("enough accounts are revoked", DEADLINE, || (revoked(&world).len() >= killed_after).then_some(()));
         daemon.process.kill();
         follows.kill();
     }
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
-    let done = bursar(&world, &arguments);
+    let daemon = Daemon::ready(&world);
+    let done = world.run(&arguments);
     assert!(done.status.success(), "{}", stderr(&done));
     let once: BTreeMap<String, i64> = TOOLS.iter().map(|tool| (format!("tool:{tool}"), 1)).collect();
     assert_eq!(revoked(&world), once);
@@ -249,7 +231,7 @@ fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
     let told = world.rows("SELECT ticket, detail FROM history WHERE action = 'class revoked'");
     assert_eq!((told.len(), &told[0]["ticket"]), (1, &"T7".into()), "{told:?}");
     // After the end of a revocation, the same command starts another one.
-    let again = bursar(&world, &["--json", "revoke", "--all", "--class", "tool", "--reason", "again"]);
+    let again = world.run(&["--json", "revoke", "--all", "--class", "tool", "--reason", "again"]);
     let answer: serde_json::Value = serde_json::from_slice(&again.stdout).expect("the text is JSON");
     assert_eq!(answer["revocation"]["done"], TOOLS.len(), "{answer}");
     assert!(revoked(&world).values().all(|times| *times == 2));
@@ -257,21 +239,21 @@ fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
     let namespace = world.namespace(TOOLS[0]);
     let whom = format!("--user=tool:{}", TOOLS[0]);
     world.kubectl(&["create", "rolebinding", "by-hand", "--clusterrole=view", &whom, "-n", &namespace]);
-    let bound = bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "bound"]);
+    let bound = world.run(&["revoke", "--all", "--class", "tool", "--reason", "bound"]);
     let said = stderr(&bound);
     assert_eq!(bound.status.code(), Some(1), "{said}");
     let expected =
         format!("tool:{} in test: RoleBinding by-hand in namespace {namespace} gives ClusterRole view", TOOLS[0]);
     assert!(said.contains(&expected) && said.matches(" in test: ").count() == 1, "{said}");
     world.kubectl(&["delete", "rolebinding", "by-hand", "-n", &namespace]);
-    assert!(bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "clean"]).status.success());
+    assert!(world.run(&["revoke", "--all", "--class", "tool", "--reason", "clean"]).status.success());
     // The revocation is not over before the last account has its new certificate.
     let (folder, aside) = (world.home("td").join(".kube"), world.home("td").join("aside"));
     std::fs::rename(&folder, &aside).expect("the parent folder is writable");
     std::fs::write(&folder, "no folder").expect("the folder is writable");
     let times = revoked(&world);
     for _ in 0..2 {
-        let open = bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "broken"]);
+        let open = world.run(&["revoke", "--all", "--class", "tool", "--reason", "broken"]);
         let (said, told) = (stderr(&open), String::from_utf8_lossy(&open.stdout).into_owned());
         assert_eq!(open.status.code(), Some(1), "{said}");
         assert!(said.contains("tool:td: revoke waits for home in test") && said.contains("not finished"), "{said}");
@@ -283,11 +265,11 @@ fn a_class_is_revoked_once_although_daemon_and_command_are_killed() {
     wait_for("the revocation is over", 4 * DEADLINE, || {
         status(&world)["revocations"].as_array().is_some_and(Vec::is_empty).then_some(())
     });
-    let nobody = bursar(&world, &["revoke", "--all", "--class", "none", "--reason", "x"]);
+    let nobody = world.run(&["revoke", "--all", "--class", "none", "--reason", "x"]);
     assert_eq!(nobody.status.code(), Some(4), "{}", stderr(&nobody));
     // The daemon revokes although the configuration file now has errors, and the check for other bindings works too.
     world.configure("[class.tool]", "[lifecycl]\n[class.tool]");
-    let despite = bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "file"]);
+    let despite = world.run(&["revoke", "--all", "--class", "tool", "--reason", "file"]);
     let said = stderr(&despite);
     assert!(despite.status.success() && !said.contains("it is not known whether"), "{said}");
     daemon.stop();

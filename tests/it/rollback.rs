@@ -32,8 +32,7 @@ fn once(config: &Path) -> Output {
 }
 
 pub fn takeover(world: &World) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(["takeover", "--admin-kubeconfig"]);
+    let mut command = world.command(&["takeover", "--admin-kubeconfig"]);
     command.arg(&world.servers.cluster.admin_kubeconfig).output().expect("bursar is built")
 }
 
@@ -101,7 +100,7 @@ fn the_daemon_refuses_a_rolled_back_ledger_until_takeover() {
     // Carol has no namespace, so only the mark shows that the ledger is old.
     let old = snapshot(&world);
     let stolen = world.folder.join("stolen-carol");
-    fs::copy(world.folder.join("homes/home/carol/.kube/config"), &stolen).expect("the kubeconfig can be copied");
+    fs::copy(world.kubeconfig_of("carol"), &stolen).expect("the kubeconfig can be copied");
     let lists = |world: &World, kubeconfig: &Path| {
         world.kubectl_with(kubeconfig, &["get", "pods", "-n", "default"]).status.success()
     };
@@ -131,7 +130,7 @@ fn the_daemon_refuses_a_rolled_back_ledger_until_takeover() {
     all_is_well(&world.cycle());
     world.stop();
     assert!(!lists(&world, &stolen), "a revoked certificate works again");
-    assert!(lists(&world, &world.folder.join("homes/home/carol/.kube/config")));
+    assert!(lists(&world, &world.kubeconfig_of("carol")));
 
     // Without the mark, the seal of a namespace also shows that the ledger is old.
     let old = snapshot(&world);
@@ -152,7 +151,7 @@ fn the_daemon_refuses_a_rolled_back_ledger_until_takeover() {
     world.stop();
     all_is_well(&world.cycle());
     revoke(&mut world, AccountKind::Tool, "foo");
-    assert!(world.works(&world.home("foo").join(".kube/config")));
+    assert!(world.works(&world.kubeconfig("foo")));
     // `init` repairs the mark.
     world.initialise_again();
     world.stop();
@@ -228,8 +227,7 @@ fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_accepted_later() {
 
     // A daemon that restarts on the same host does not wait 10 s for an answer of the former holder.
     let began = Instant::now();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     for _ in 0..2 {
         let output = once(&config);
@@ -245,8 +243,7 @@ fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_accepted_later() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
     // The lab copy now holds the mark, so the original ledger counts as the copy. A daemon that loses the mark stops.
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let other = json!({"data": {"holder": "another process"}}).to_string();
     world.kubectl(&["patch", "configmap", "bursar-mark", "-n", "bursar", "-p", &other]);
     assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
@@ -328,8 +325,7 @@ fn a_running_daemon_that_was_rolled_back_with_its_memory_stops() {
     world.tool("foo", 66_301, &[]);
     all_is_well(&world.cycle());
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     wait_for("the mark", DEADLINE, || {
         let last = last_generation(&world).to_string();
         (mark(&world)["generation"].as_str() == Some(&last)).then_some(())
@@ -365,10 +361,9 @@ fn an_etcd_that_was_restored_from_a_backup_is_repaired_without_a_restart() {
     world.tool("foo", 66_501, &[]);
     all_is_well(&world.cycle());
     world.stop();
-    let (stolen, home) = (world.folder.join("stolen"), world.home("foo").join(".kube/config"));
+    let (stolen, home) = (world.folder.join("stolen"), world.kubeconfig("foo"));
     fs::copy(&home, &stolen).expect("the kubeconfig can be copied");
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
 
     let cluster = &world.servers.cluster;
     let (etcd, api_server) = (

@@ -64,12 +64,6 @@ fn shows(world: &World, runbook: &str, here: &[(&str, &str)]) {
     }
 }
 
-fn state(world: &World, tool: &str) -> String {
-    let rows = world.rows("SELECT name, state FROM tools");
-    let row = rows.iter().find(|row| row["name"] == tool).expect("the ledger knows the tool");
-    row["state"].as_str().expect("a state is text").to_owned()
-}
-
 #[test]
 fn directory_down_steps_work() {
     let mut world = World::with("dirdown", "\n[lifecycle]\nabsent_for = \"0s\"\n");
@@ -81,8 +75,7 @@ fn directory_down_steps_work() {
     let nobody = format!("urls = [\"ldaps://127.0.0.1:{}\"]", free_port());
     let lines = right.lines().map(|line| if line.starts_with("urls") { nobody.as_str() } else { line });
     fs::write(world.config(), lines.collect::<Vec<_>>().join("\n")).expect("the folder is writable");
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let [doctor, suspend, sync, accept, hold] = steps(DIRECTORY_DOWN)[..] else {
         panic!("the runbook has other steps")
     };
@@ -91,7 +84,7 @@ fn directory_down_steps_work() {
     let (code, said) = follow(&world, doctor);
     assert!(code == Some(1) && said.contains("source people"), "{said}");
     done(&world, suspend);
-    assert_eq!([state(&world, "foo"), state(&world, "bar")], ["suspended", "active"]);
+    assert_eq!([world.state("foo"), world.state("bar")], ["suspended", "active"]);
 
     fs::write(world.config(), right).expect("the folder is writable");
     daemon.process.signal(Signal::HUP);
@@ -100,13 +93,13 @@ fn directory_down_steps_work() {
         follow(&world, sync);
         done(&world, "bursar status").contains("complete; ").then_some(())
     });
-    assert_eq!(state(&world, "foo"), "suspended", "only an order ends this suspension");
+    assert_eq!(world.state("foo"), "suspended", "only an order ends this suspension");
     assert!(done(&world, accept).contains("is accepted as it is"));
     assert!(!world.rows("SELECT action FROM event WHERE action = 'directory accepted'").is_empty());
     done(&world, hold);
     world.servers.slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n", tool_account_dn(&world.base, "bar")));
     follow(&world, sync);
-    assert_eq!(state(&world, "bar"), "active", "a held tool is not suspended");
+    assert_eq!(world.state("bar"), "active", "a held tool is not suspended");
     daemon.stop();
 }
 
@@ -118,8 +111,7 @@ fn signer_down_steps_work() {
     world.stop();
     let controllers = world.servers.cluster.controller_manager().expect("these servers have a controller manager");
     let frozen = controllers.frozen();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     world.tool("bar", 65_312, &[]);
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| follow(&world, "bursar sync"));
@@ -153,14 +145,13 @@ fn tool_owner_left_steps_work() {
     world.tool("bar", 65_322, &["olga"]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let [ownerless, had, why, stop, hold] = steps(OWNER_LEFT)[..] else { panic!("the runbook has other steps") };
     assert!(!done(&world, ownerless).contains("foo"));
     // The ledger counts in seconds. A person who comes and goes within one second had no access.
     std::thread::sleep(Duration::from_millis(1100));
     let copy = world.folder.join("copy");
-    fs::copy(world.home("foo").join(".kube/config"), &copy).expect("the kubeconfig can be copied");
+    fs::copy(world.kubeconfig("foo"), &copy).expect("the kubeconfig can be copied");
     // A `groupOfNames` cannot be empty, so the group is deleted.
     world.servers.slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n", tool_group_dn(&world.base, "foo")));
     done(&world, "bursar sync");
@@ -171,7 +162,7 @@ fn tool_owner_left_steps_work() {
     assert!(!world.kubectl_with(&copy, &["get", "pods"]).status.success(), "the copy no longer works");
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
     done(&world, stop);
-    assert_eq!(state(&world, "foo"), "active");
+    assert_eq!(world.state("foo"), "active");
     done(&world, hold);
     daemon.stop();
 }
@@ -184,8 +175,7 @@ fn cluster_rebuilt_steps_work() {
     world.tool("bar", 65_332, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     done(&world, "bursar suspend tool bar --reason mining");
     let known = "SELECT id, name, uid, namespace, state FROM tools ORDER BY name";
     let before = world.rows(known);
@@ -201,8 +191,7 @@ fn cluster_rebuilt_steps_work() {
     };
     done(&world, check);
     done(&world, &here(init));
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     wait_for("foo has access to its pods", DEADLINE, || {
         done(&world, sync);
         world.kubectl_as_tool("foo", &["get", "pods"]).status.success().then_some(())

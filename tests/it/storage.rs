@@ -38,16 +38,10 @@ fn bound(world: &World, volume: &str) {
     world.kubectl(&["wait", "pv", volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=240s"]);
 }
 
-fn quiet(world: &mut World) {
-    let report = world.cycle();
-    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
-}
-
 #[test]
 fn every_kind_of_volume_is_created_and_then_stays_unchanged() {
     let (mut world, namespace) = world("volumes", 62_501);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     let (team, own) = (format!("bursar-{namespace}.team"), format!("bursar-{namespace}.own"));
     for volume in [&team, &own] {
         bound(&world, volume);
@@ -69,7 +63,7 @@ fn every_kind_of_volume_is_created_and_then_stays_unchanged() {
         let found = directory(name);
         assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (62_501, PEOPLE_GID, mode), "{name}");
     }
-    quiet(&mut world);
+    world.idle_cycle();
 }
 
 #[test]
@@ -86,7 +80,7 @@ fn a_volume_with_another_path_stays_and_the_plan_says_how_to_move_it() {
     for part in ["nfs.example.org:/srv/team/ada", "nfs.example.org:/new/team/ada", "kubectl delete pv"] {
         assert!(plan.text.contains(part), "{}", plan.text);
     }
-    quiet(&mut world);
+    world.idle_cycle();
     assert_eq!(world.kubectl(&path), "/srv/team/ada");
 
     // Follow the plan: delete both, so that the daemon creates both again.
@@ -120,14 +114,13 @@ fn a_claim_can_grow_but_is_never_shrunk_or_deleted() {
     let asked = ["get", "pvc", "scratch", "-n", &namespace, "-o", "jsonpath={.spec.resources.requests.storage}"];
 
     world.configure("size = \"2Gi\"", "size = \"3Gi\"");
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     assert_eq!(world.kubectl(&asked), "3Gi");
 
     world.configure("size = \"3Gi\"", "size = \"1Gi\"");
     let plan = world.plan();
     assert!(plan.text.contains("keeps its size of 3Gi") && plan.exit_code == 0, "{}", plan.text);
-    quiet(&mut world);
+    world.idle_cycle();
     assert_eq!(world.kubectl(&asked), "3Gi");
 
     world.configure(r#"    { name = "scratch", kind = "dynamic", size = "1Gi", storage_class = "growing-fast" },"#, "");
@@ -152,8 +145,7 @@ fn a_personal_claim_is_out_of_reach_of_tenants_and_is_kept() {
         .expect("the class has a personal volume")
         .to_owned();
     world.configure(&line, own);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     let name = format!("{namespace}.own");
     let claim = ["get", "pvc", &name, "-n", "bursar-storage", "-o", "jsonpath={.metadata.uid} {.spec}"];
     let made = world.kubectl(&claim);
@@ -161,7 +153,7 @@ fn a_personal_claim_is_out_of_reach_of_tenants_and_is_kept() {
     let template = "go-template={{.data.namespace | base64decode}}/{{.data.claim | base64decode}}";
     let secret = world.kubectl(&["get", "secret", "bursar-storage", "-n", &namespace, "-o", template]);
     assert_eq!(secret, format!("bursar-storage/{name}"));
-    quiet(&mut world);
+    world.idle_cycle();
 
     world.configure(own, "");
     let plan = world.plan();

@@ -25,7 +25,7 @@ fn a_tool_of_the_directory_works_in_its_own_namespace_and_nowhere_else() {
     for kind in kinds.split(',') {
         assert!(there.contains(kind), "no {kind} in:\n{there}");
     }
-    let file = std::fs::metadata(world.home("foo").join(".kube/config")).expect("the path exists");
+    let file = std::fs::metadata(world.kubeconfig("foo")).expect("the path exists");
     assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (61001, 61001, 0o600));
 }
 

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use bursar::daemon;
-use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::Servers;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ready::{DEADLINE, wait_for};
@@ -22,7 +21,7 @@ use kube::{Api, Client, Config};
 use serde_json::Value;
 
 use crate::quiet::own_servers;
-use crate::world::{World, stderr};
+use crate::world::{World, all_is_well, runtime, stderr, target, text};
 
 /// How long a revoked token may still be accepted (Kubernetes caches successes: `TokenSuccessCacheTTL` is 10 s).
 const REFUSED_WITHIN: Duration = Duration::from_mins(1);
@@ -92,13 +91,8 @@ fn claims(token: &str) -> Value {
     serde_json::from_slice(&text).expect("the text is JSON")
 }
 
-fn foo() -> Target {
-    Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: Some("a test".to_owned()), ticket: None }
-}
-
 fn good(world: &mut World) {
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
 }
 
 #[test]
@@ -131,14 +125,11 @@ fn each_host_has_its_own_token_and_the_files_that_a_workload_needs() {
         assert_eq!(claims["kubernetes.io"]["secret"]["name"], format!("bursar-host-{host}"));
     }
     // A cycle with nothing to do requests no token.
-    let report = world.cycle();
-    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
+    world.idle_cycle();
 
     // `certs who` finds the account by the token id that an audit event contains.
     let id = claims(&token(&folder(&world, "ce2", "foo")))["jti"].as_str().expect("an id is a string").to_owned();
-    let mut bursar = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
-    let who = bursar.arg("--config").arg(world.config()).args(["certs", "who", &format!("JTI={id}")]).output();
-    let who = String::from_utf8(who.expect("bursar is installed").stdout).expect("the output is UTF-8");
+    let who = world.bursar(&format!("certs who JTI={id}"));
     assert!(who.contains("tool:foo") && who.contains("ce2"), "{who}");
 
     // Neither the ledger nor any other file directly in the state folder contains the signature of this token.
@@ -197,8 +188,7 @@ fn deleting_a_secret_cuts_off_one_host_and_a_revocation_cuts_off_all() {
     fs::write(third.with_file_name("bursar-test").join("token"), kept).expect("the folder is writable");
     works(&world, &third);
 
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
     // The bindings are removed at once. The token itself is refused when the API server's cache has expired.
     for kubeconfig in [&second, &third] {
         assert!(!world.kubectl_with(kubeconfig, &["get", "pods"]).status.success());
@@ -227,7 +217,7 @@ fn a_revocation_does_not_bind_foreign_service_accounts() {
         let apply = ["apply", "--server-side", "--field-manager=bursar", "-n", &namespace, "-f", "-"];
         servers().cluster.run(&apply, &account);
     }
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
+    let report = world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted");
     assert_eq!(report.exit_code(), 1, "{report:#?}");
     let why = report.failing.iter().map(|failing| failing.reason.clone()).collect::<Vec<_>>().join("\n");
     assert!(why.contains("kubectl delete serviceaccount bursar-g"), "{why}");
@@ -240,8 +230,7 @@ fn a_revocation_does_not_bind_foreign_service_accounts() {
         world.kubectl(&["delete", "serviceaccount", name, "-n", &namespace]);
     }
     // A failed step waits before its next try, but an order does not wait.
-    let report = world.order(&OrderRequest::Revoke(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("the order is accepted"));
     works(&world, &folder(&world, "ce1", "foo").join("config"));
     unknown(&world, &old);
 }
@@ -252,8 +241,7 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     world.tool("foo", 62_921, &[]);
     good(&mut world);
     let old = stolen(&world, "ce1");
-    let report = world.order(&OrderRequest::Suspend(foo())).expect("the order is accepted");
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.order(&OrderRequest::Suspend(target("foo"))).expect("the order is accepted"));
     assert!(!world.kubectl_with(&old, &["get", "pods"]).status.success());
     unknown(&world, &old);
     let ours = |world: &World| {
@@ -264,7 +252,7 @@ fn suspended_tenants_and_removed_hosts_lose_their_tokens() {
     for host in ["ce1", "ce2"] {
         assert!(!folder(&world, host, "foo").join("bursar-test").exists(), "{host}");
     }
-    world.order(&OrderRequest::Resume(foo())).expect("the order is accepted");
+    world.order(&OrderRequest::Resume(target("foo"))).expect("the order is accepted");
     works(&world, &folder(&world, "ce1", "foo").join("config"));
     unknown(&world, &old);
 
@@ -317,10 +305,8 @@ fn the_kubeconfigs_of_all_hosts_are_restored_even_if_one_has_no_copy() {
     world.tool("foo", UID, &[]);
     good(&mut world);
     let bursar = |world: &World, command: &str, exit: i32| {
-        let mut bursar = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
-        let output = bursar.arg("--config").arg(world.config()).args(command.split(' ')).output();
-        let output = output.expect("bursar is built");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+        let output = world.run(&command.split(' ').collect::<Vec<_>>());
+        let said = text(&output);
         assert_eq!(output.status.code(), Some(exit), "{command}: {said}");
         said
     };
@@ -427,8 +413,7 @@ fn a_client_keeps_working_while_its_token_is_replaced() {
     good(&mut world);
     let kube = folder(&world, "ce1", "foo");
     let (first, file) = (token(&kube), fs::metadata(kube.join("config")).expect("the path exists").ino());
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
+    let runtime = runtime();
     let config = runtime.block_on(async {
         let kubeconfig = Kubeconfig::read_from(kube.join("config")).expect("the kubeconfig is readable");
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())

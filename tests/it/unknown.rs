@@ -41,10 +41,7 @@ fn a_binding_with_our_label_that_is_not_in_the_ledger_is_reported_and_removed_wi
     assert!(!world.kubectl(&binding).is_empty(), "the limit of 0 keeps the binding");
     world.configure("remove_access_per_cycle = { count = 0 }", "remove_access_per_cycle = { count = 1 }");
     world.reload();
-    wait_for("the binding is removed", DEADLINE, || {
-        world.cycle();
-        world.kubectl(&binding).is_empty().then_some(())
-    });
+    world.cycles_until("the binding is removed", |world| world.kubectl(&binding).is_empty());
     wait_for("nothing is unknown", DEADLINE, || world.plan().text.contains("0 to change").then_some(()));
     assert!(!world.plan().text.contains("bursar-stray"));
     a_restored_ledger_removes_access_that_it_does_not_know(&mut world);
@@ -93,6 +90,6 @@ fn a_restored_ledger_removes_access_that_it_does_not_know(world: &mut World) {
     let removed = "SELECT DISTINCT account FROM event WHERE action = 'unknown access removed' ORDER BY account";
     let removed: Vec<_> = world.rows(removed).into_iter().map(|row| row["account"].clone()).collect();
     assert_eq!(removed, ["tool:bar", "user:carol"]);
-    assert!(world.works(&world.home("foo").join(".kube/config")));
+    assert!(world.works(&world.kubeconfig("foo")));
     world.kubectl(&["get", "rolebinding", "bursar-stray", "-n", "other-baz"]);
 }

@@ -11,8 +11,8 @@ use bursar_testkit::folder::Folder;
 use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
-use crate::ledger::{runtime, sqlite3, story};
-use crate::world::{World, all_is_well, stderr};
+use crate::ledger::{sqlite3, story};
+use crate::world::{World, all_is_well, runtime, stderr};
 
 const ANN: u32 = 63_501;
 const BEN: u32 = 63_502;
@@ -113,8 +113,8 @@ fn an_answer_shows_the_ledger_at_the_given_time() {
 }
 
 fn bursar(world: &World, uid: Option<u32>, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    command.arg("--config").arg(world.config()).args(words).current_dir("/");
+    let mut command = world.command(words);
+    command.current_dir("/");
     if let Some(uid) = uid {
         command.uid(uid).gid(uid);
     }
@@ -166,8 +166,7 @@ fn a_pod_a_host_and_a_uid_lead_to_the_tool_and_its_people() {
     }
 
     // People get answers only about their own accounts, and only for now.
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let own = json_of(&bursar(&world, Some(ANN), &["--json", "who", "63503"]));
     assert_eq!((&own["answers"][0]["account"], own["answers"].as_array().map(Vec::len)), (&json!("tool:foo"), Some(1)));
     json_of(&bursar(&world, Some(ANN), &["--json", "who", "who-ann@example.org"]));

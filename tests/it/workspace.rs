@@ -1,7 +1,6 @@
 //! Workspaces: a namespace for each group of the directory, in which its members work with their own credentials.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
 use std::process::Output;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use bursar_testkit::Servers;
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn, posix_group_ldif, replace_ldif};
 use bursar_testkit::ready::{DEADLINE, poll};
 
-use crate::world::World;
+use crate::world::{World, all_is_well};
 
 const CLASSES: &str = r#"
 [limits]
@@ -35,12 +34,8 @@ quota         = { pods = "7" }
 volumes       = [{ name = "work", kind = "shared", nfs = { server = "nfs.example.org", path = "/srv/{name}" }, directory = "@VOLUMES@/{name}" }]
 "#;
 
-fn kubeconfig(world: &World, person: &str) -> PathBuf {
-    world.folder.join("homes/home").join(person).join(".kube/config")
-}
-
 fn as_person(world: &World, person: &str, arguments: &[&str]) -> Output {
-    world.kubectl_with(&kubeconfig(world, person), arguments)
+    world.kubectl_with(&world.kubeconfig_of(person), arguments)
 }
 
 /// Returns whether a person may use this verb on config maps of the workspace.
@@ -117,7 +112,7 @@ fn members_of_a_group_work_in_its_namespace_with_their_own_credentials() {
         ticket: None,
     };
     let kept = world.folder.join("kept.kubeconfig");
-    std::fs::copy(kubeconfig(&world, "cantor"), &kept).expect("the kubeconfig can be copied");
+    std::fs::copy(world.kubeconfig_of("cantor"), &kept).expect("the kubeconfig can be copied");
     let with_copy = |world: &World| {
         let arguments = ["auth", "can-i", "get", "configmaps", "-n", "course-w-algebra"];
         String::from_utf8_lossy(&world.kubectl_with(&kept, &arguments).stdout).trim().to_owned()
@@ -136,8 +131,7 @@ fn members_of_a_group_work_in_its_namespace_with_their_own_credentials() {
     // One person leaves the group, and another is no longer its manager.
     slapd.modify_ldif(&replace_ldif(&dn(&world, "algebra"), "member", &[&person_dn(&world.base, "cantor")]));
     slapd.modify_ldif(&format!("dn: {}\nchangetype: modify\ndelete: owner\n\n", dn(&world, "algebra")));
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    all_is_well(&world.cycle());
     // The API server learns of bindings through its own watch, so the test waits.
     let gone = poll(DEADLINE, || {
         !may(&world, "ada", "get", "algebra")
@@ -151,7 +145,7 @@ fn members_of_a_group_work_in_its_namespace_with_their_own_credentials() {
 
 fn check_a_failing_group_keeps_no_suspended_member(world: &mut World) {
     let kept = world.folder.join("kept-again.kubeconfig");
-    std::fs::copy(kubeconfig(world, "cantor"), &kept).expect("the kubeconfig can be copied");
+    std::fs::copy(world.kubeconfig_of("cantor"), &kept).expect("the kubeconfig can be copied");
     world.kubectl(&["delete", "quota", "bursar", "-n", "course-w-algebra"]);
     world.kubectl(&["create", "quota", "bursar", "--hard=pods=1", "-n", "course-w-algebra"]);
     let waits = poll(DEADLINE, || {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use bursar::bootstrap::{self, InitRequest};
 use bursar::control::api::{CycleReport, PlanAnswer, Status};
 use bursar::execute::Extent;
-use bursar::identity::ClusterName;
-use bursar::orders::request::{OrderRequest, RequestRefusal, Trigger};
+use bursar::identity::{AccountKind, ClusterName};
+use bursar::orders::request::{OrderRequest, RequestRefusal, Target, Trigger};
 use bursar::policy::Policy;
 use bursar::runtime::{Clock, Runtime as Bursar};
 use bursar::settings::{Settings, SettingsErrors};
@@ -130,6 +130,20 @@ impl World {
     /// Runs a cycle in this process.
     pub fn cycle(&mut self) -> CycleReport {
         self.cycle_by(Trigger::Sync)
+    }
+
+    /// Runs a cycle that must have nothing to do.
+    pub fn idle_cycle(&mut self) {
+        let report = self.cycle();
+        assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
+    }
+
+    /// Runs cycles until one has this result.
+    pub fn cycles_until(&mut self, what: &str, is: impl Fn(&Self) -> bool) {
+        wait_for(what, DEADLINE, || {
+            self.cycle();
+            is(self).then_some(())
+        });
     }
 
     /// Runs a cycle with this trigger.
@@ -291,8 +305,7 @@ impl World {
     /// the state was reached and left before the kill; then only the final result counts.
     pub fn killed_when(&self, seen: impl Fn(&Self) -> bool, is_past: impl Fn(&Self) -> bool) {
         let there = poll(DEADLINE, || {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
-            command.arg("--config").arg(self.config()).args(["sync", "--once"]);
+            let mut command = self.command(&["sync", "--once"]);
             let mut bursar = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar is built");
             let _ = poll(DEADLINE, || seen(self) || bursar.try_wait().expect("the child can be waited for").is_some());
             bursar.kill().expect("an ended process can be killed too");
@@ -312,15 +325,14 @@ impl World {
 
     /// Returns what `bursar status` reports as wrong with the cluster.
     pub fn trouble(&mut self) -> Option<String> {
-        self.open();
-        let status = self.bursar.as_ref().expect("the world is open").status();
-        status.clusters.into_values().find_map(|cluster| cluster.trouble)
+        self.status().clusters.into_values().find_map(|cluster| cluster.trouble)
     }
 
-    /// Returns the metrics in the format of Prometheus.
-    pub fn exposition(&mut self) -> String {
-        self.open();
-        self.bursar.as_ref().expect("the world is open").exposition()
+    /// Returns the state of a tool in the ledger.
+    pub fn state(&self, tool: &str) -> String {
+        let rows = self.rows("SELECT name, state FROM tools");
+        let row = rows.iter().find(|row| row["name"] == tool).expect("the ledger knows the tool");
+        row["state"].as_str().expect("a state is text").to_owned()
     }
 
     /// Returns the namespace of a tool.
@@ -333,9 +345,26 @@ impl World {
         self.folder.join("homes/data/project").join(tool)
     }
 
+    /// Returns the kubeconfig of a tool.
+    pub fn kubeconfig(&self, tool: &str) -> PathBuf {
+        self.home(tool).join(".kube/config")
+    }
+
+    /// Returns the kubeconfig of a person.
+    pub fn kubeconfig_of(&self, person: &str) -> PathBuf {
+        self.folder.join("homes/home").join(person).join(".kube/config")
+    }
+
+    /// Copies the kubeconfig of a tool, as a thief would, and returns the copy.
+    pub fn steal(&self, tool: &str) -> PathBuf {
+        let stolen = self.folder.join("stolen");
+        fs::copy(self.kubeconfig(tool), &stolen).expect("the kubeconfig can be copied");
+        stolen
+    }
+
     /// Runs `kubectl` with a tool's own kubeconfig.
     pub fn kubectl_as_tool(&self, tool: &str, arguments: &[&str]) -> Output {
-        self.kubectl_with(&self.home(tool).join(".kube/config"), arguments)
+        self.kubectl_with(&self.kubeconfig(tool), arguments)
     }
 
     /// Whether a kubeconfig gives access to its namespace.
@@ -343,12 +372,21 @@ impl World {
         self.kubectl_with(kubeconfig, &["get", "pods"]).status.success()
     }
 
+    /// Returns `bursar` with the configuration of this site and these arguments.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+        command.arg("--config").arg(self.config()).args(arguments);
+        command
+    }
+
+    /// Runs `bursar` with these arguments.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("bursar is built")
+    }
+
     /// Runs `bursar` with this command line, and returns its standard output.
     pub fn bursar(&self, command: &str) -> String {
-        let mut bursar = Command::new(env!("CARGO_BIN_EXE_bursar"));
-        let output =
-            bursar.arg("--config").arg(self.config()).args(command.split(' ')).output().expect("bursar is built");
-        String::from_utf8(output.stdout).expect("the output is UTF-8")
+        stdout(&self.run(&command.split(' ').collect::<Vec<_>>()))
     }
 
     /// Runs `kubectl` with any kubeconfig.
@@ -417,10 +455,36 @@ impl Drop for World {
     }
 }
 
+/// Returns a tool as the target of an order.
+pub fn target(tool: &str) -> Target {
+    Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
+}
+
+/// Returns a runtime for a test that is not asynchronous itself.
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime")
+}
+
+/// Adds fields to an object. They replace fields of the same name.
+pub fn extend(object: &mut Value, more: &Value) {
+    let more = more.as_object().expect("the value is an object").clone();
+    object.as_object_mut().expect("the value is an object").extend(more);
+}
+
 /// Checks that the cycle did everything that it had to do.
 #[track_caller]
 pub fn all_is_well(report: &CycleReport) {
     assert_eq!(report.exit_code(), 0, "{report:#?}");
+}
+
+/// Returns what a command printed on standard output.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Returns what a command printed on standard output and on standard error.
+pub fn text(output: &Output) -> String {
+    stdout(output) + &stderr(output)
 }
 
 /// Returns what a command printed on standard error.

@@ -9,7 +9,7 @@ use bursar_testkit::ldif::{tool_account_dn, tool_ldif, toolforge_units_ldif, uni
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 
-use crate::world::World;
+use crate::world::{World, text};
 
 const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\n";
 
@@ -190,8 +190,7 @@ fn a_server_and_a_configuration_are_compared_with_those_in_force() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
         command.env("BURSAR_CONFIG", &right).arg("--config").arg(config).args(["directory", "diff"]).args(arguments);
         let output = command.output().expect("bursar is built");
-        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        (output.status.code(), said)
+        (output.status.code(), text(&output))
     };
     let same = diff(&right, &["people", "--server", &twins.right.ldaps_url]);
     assert_eq!((same.0, same.1.contains("no difference")), (Some(0), true), "{}", same.1);

@@ -496,8 +496,7 @@ mod tests {
 
     #[test]
     fn a_deleted_account_without_a_directory_entry_cannot_be_resumed() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         let note = Note { actor: "ann".to_owned(), reason: "gone".to_owned(), ticket: None, at: world.now };
         let absence = crate::ledger::Absence { since: world.now, counted_at: world.now, seconds: 0, due: world.now };
         let account = world.account(&foo);
@@ -513,8 +512,7 @@ mod tests {
 
     #[test]
     fn a_restored_kubeconfig_is_recorded_and_delivered_again_if_it_lacks_our_entries() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
         let file = world.ledger.deliveries_of(&foo).next().expect("there is a delivery").1.path.clone();
         for (complete, expected) in [(true, false), (false, true)] {
@@ -562,8 +560,7 @@ mod tests {
 
     #[test]
     fn the_end_of_an_exception_raises_the_generation() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         let target = || Target { kind: AccountKind::Tool, ..target("foo") };
         let rules = vec![ExceptedRule::ALL[0]];
         let given = OrderRequest::ExceptionSet(ExceptionSet {
@@ -591,7 +588,7 @@ mod tests {
         let mut world = World::new();
         let alice = world.add(AccountKind::User, "alice", Some(20_001));
         "uid=alice,ou=students,dc=example,dc=org".clone_into(&mut world.account(&alice).dn);
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         assert_eq!(world.ledger.accounts[&alice].state, Lifecycle::Active);
         let mut oidc = world.policy.classes["admin"].clone();
         "oidc".clone_into(&mut oidc.name);
@@ -633,8 +630,7 @@ mod tests {
 
     #[test]
     fn an_ambiguous_name_is_refused() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         let bar = world.add(AccountKind::Tool, "bar", Some(52_504));
         "foo".clone_into(&mut world.account(&bar).name);
         let found =

@@ -392,7 +392,7 @@ mod tests {
     fn the_outlook_shows_the_end_of_an_override() {
         let mut world = World::new();
         let account = world.add(AccountKind::Tool, "foo", Some(52_503));
-        let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
+        let note = world.note("");
         let key = OverrideKey { account, resource: "pods".to_owned(), cluster: None };
         let until: Timestamp = "2026-05-10T12:00:00Z".parse().expect("the text is a timestamp");
         world

@@ -32,7 +32,16 @@ impl<const BYTES: usize, const IS_UUID: bool> PackedText<BYTES, IS_UUID> {
     /// Whether the text is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        matches!(&self.0, Form::Other(text) if text.is_empty())
+        self.unpacked().is_some_and(str::is_empty)
+    }
+
+    /// Returns the text if it does not encode `BYTES` bytes.
+    #[must_use]
+    pub fn unpacked(&self) -> Option<&str> {
+        match &self.0 {
+            Form::Packed(_) => None,
+            Form::Other(text) => Some(text),
+        }
     }
 
     fn pack(text: &str) -> Option<[u8; BYTES]> {

@@ -24,9 +24,6 @@ pub struct Request {
 }
 
 /// The position in the log where the next request will be written.
-///
-/// # Panics
-/// If there is no log.
 #[must_use]
 pub fn mark(log: &Path) -> u64 {
     std::fs::metadata(log).expect("the audit log is readable").len()
@@ -34,9 +31,6 @@ pub fn mark(log: &Path) -> u64 {
 
 /// All requests since a [`mark`]; 0 reads from the beginning. A request can be answered a moment before it is in the
 /// log. Wait for requests that must be there. Before counting requests that must not be there, wait for a later one.
-///
-/// # Panics
-/// If there is no log.
 #[must_use]
 pub fn requests_since(log: &Path, mark: u64) -> Vec<Request> {
     let mut text = String::new();

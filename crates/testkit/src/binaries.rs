@@ -13,9 +13,6 @@ pub fn sources() -> &'static Path {
 
 /// The folder with etcd, kube-apiserver, kube-controller-manager and kubectl. If it does not exist, the programs are
 /// built (5 to 10 minutes, once) with progress on standard error.
-///
-/// # Panics
-/// If the programs cannot be built; the reason is on standard error.
 #[must_use]
 pub fn control_plane() -> PathBuf {
     made_by("tests/cluster/build.sh")
@@ -23,9 +20,6 @@ pub fn control_plane() -> PathBuf {
 
 /// Runs a script of the sources, which creates a folder unless it exists, and returns the folder that the script
 /// prints.
-///
-/// # Panics
-/// If the script fails; the reason is on standard error.
 #[must_use]
 pub fn made_by(script: &str) -> PathBuf {
     let script = sources().join(script);
@@ -43,9 +37,6 @@ pub fn made_by(script: &str) -> PathBuf {
 /// passes this path (`CARGO_BIN_EXE_…`) only to tests of the program's own package, and builds the program only for
 /// such tests. If `BURSAR_TEST_PROGRAMS` is set, programs are taken from that folder unchecked, for hosts without the
 /// sources.
-///
-/// # Panics
-/// If the program is not built, or is older than its sources. The message names the command that builds it.
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
     if let Some(folder) = std::env::var_os("BURSAR_TEST_PROGRAMS") {

@@ -66,9 +66,6 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Starts a control plane in its own temporary folder.
-    ///
-    /// # Panics
-    /// If it does not start. The message contains what was awaited and the end of the log.
     #[must_use]
     pub fn start(options: &ControlPlaneOptions) -> Self {
         let folder = Folder::create("cluster");
@@ -144,9 +141,6 @@ impl ControlPlane {
     }
 
     /// Runs `kubectl` as the administrator, with `input` for `-f -`, and returns its output.
-    ///
-    /// # Panics
-    /// If it fails. The message contains standard error.
     pub fn run(&self, arguments: &[&str], input: &str) -> String {
         let mut command = self.kubectl();
         command.args(arguments);
@@ -157,9 +151,6 @@ impl ControlPlane {
     }
 
     /// The position in the audit log where the next request will be written.
-    ///
-    /// # Panics
-    /// If this is an existing cluster, which has no readable audit log. Then [`Self::requests_since`] panics, too.
     #[must_use]
     pub fn audit_mark(&self) -> u64 {
         audit::mark(self.audit_log())
@@ -189,9 +180,6 @@ impl ControlPlane {
 
     /// Gives the API server another certificate, signed by the authority `ca_pem`, and waits until it is served. The
     /// API server reloads both files when they change (kube-apiserver `dynamiccertificates`).
-    ///
-    /// # Panics
-    /// If the new certificate is not served within the deadline.
     pub fn serve_as(&self, identity: &Identity, ca_pem: &Path) {
         let folder = self.ca_pem.parent().expect("the file is in the cluster's folder");
         write_private(folder, "server.key", &identity.key);

@@ -24,9 +24,6 @@ pub struct Folder {
 impl Folder {
     /// Creates `bursar-NAME-XXXXXX`, readable by all, because servers and tests of other users use it. Secrets in it
     /// have their own modes.
-    ///
-    /// # Panics
-    /// If the temporary folder is not writable or there is no `sh`.
     #[must_use]
     pub fn create(name: &str) -> Self {
         let path = tempfile::Builder::new()

@@ -37,9 +37,6 @@ pub struct Keycloak {
 impl Keycloak {
     /// The Keycloak that all tests of this process share. It is started at the first call and ends with the process.
     /// Each test has its own realms.
-    ///
-    /// # Panics
-    /// If it does not start. Every later call then panics at once.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Option<Keycloak>> = OnceLock::new();
         let shared = SHARED.get_or_init(|| std::panic::catch_unwind(Self::start).ok());
@@ -47,9 +44,6 @@ impl Keycloak {
     }
 
     /// Starts a Keycloak. If it is not installed yet, it is downloaded first (a minute, once, with a message).
-    ///
-    /// # Panics
-    /// If it does not start. The message contains what was awaited and the end of the log.
     #[must_use]
     pub fn start() -> Self {
         let home = made_by("tests/keycloak/fetch.sh");

@@ -38,9 +38,6 @@ pub struct Existing {
 }
 
 /// The cluster of `KUBECONFIG`, if `BURSAR_TEST_EXISTING_CLUSTER=1`. The tests create and delete objects in it.
-///
-/// # Panics
-/// If `BURSAR_TEST_EXISTING_CLUSTER=1` and `kubectl` cannot read `KUBECONFIG`.
 #[must_use]
 pub fn existing_cluster() -> Option<Existing> {
     if std::env::var_os("BURSAR_TEST_EXISTING_CLUSTER")? != "1" {

@@ -44,9 +44,6 @@ pub struct Servers {
 impl Servers {
     /// Starts both servers in parallel and returns when both answer. This takes about 3 s, or minutes if the control
     /// plane must be built first (with a message).
-    ///
-    /// # Panics
-    /// If a server does not start. The message contains what was awaited and the end of the server's log.
     #[must_use]
     pub fn start() -> Self {
         Self::start_with(&ControlPlaneOptions::default(), &SlapdOptions::default(), |_| sample::toolforge())
@@ -73,9 +70,6 @@ impl Servers {
 
     /// The servers that all tests of this process share, started at the first call. They are never dropped: their
     /// processes end with this one ([`process`]), and a reaper removes their files ([`folder`]).
-    ///
-    /// # Panics
-    /// If they do not start. Every later call then panics at once.
     pub fn shared() -> &'static Arc<Self> {
         static SHARED: OnceLock<Option<Arc<Servers>>> = OnceLock::new();
         // The panic's message was printed when the start failed.

@@ -26,9 +26,6 @@ pub struct Authority {
 
 impl Authority {
     /// Creates a self-signed authority.
-    ///
-    /// # Panics
-    /// If the system gives no randomness. Other functions in this file do not fail.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self::with(name, CertificateParams::default())
@@ -95,17 +92,11 @@ impl std::fmt::Debug for Authority {
 }
 
 /// Writes a file that all can read, and returns its path.
-///
-/// # Panics
-/// If the folder is not writable.
 pub fn write_public(folder: &Path, name: &str, content: &str) -> PathBuf {
     write(folder, name, content, 0o644)
 }
 
 /// Writes a file that only its owner can read, and returns its path.
-///
-/// # Panics
-/// If the folder is not writable.
 pub fn write_private(folder: &Path, name: &str, content: &str) -> PathBuf {
     write(folder, name, content, 0o600)
 }

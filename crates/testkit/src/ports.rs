@@ -10,9 +10,6 @@ const COUNT: u16 = 22_000;
 
 /// A port of 127.0.0.1 on which nothing listens and which this process has not returned before. The search begins at a
 /// point that depends on the process id, so that parallel test runs rarely try the same ports.
-///
-/// # Panics
-/// If no port is free.
 #[must_use]
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);

@@ -32,10 +32,6 @@ pub struct Process {
 impl Process {
     /// Starts `command`, and appends its standard output and error to `log`. Arguments, environment and working folder
     /// of `command` are kept; its standard streams are not.
-    ///
-    /// # Panics
-    /// If `log` cannot be written, or `setpriv` (package util-linux) is missing. A missing program is reported in the
-    /// log and by [`Self::wait_until`].
     #[must_use]
     pub fn start(name: &str, command: &Command, log: &Path) -> Self {
         let output = File::options()
@@ -88,9 +84,6 @@ impl Process {
     }
 
     /// Waits until the process ends without being killed.
-    ///
-    /// # Panics
-    /// If the process still runs after `deadline`.
     pub fn wait(&self, deadline: Duration) -> ExitStatus {
         let mut status = None;
         let ended = poll(deadline, || {
@@ -102,9 +95,6 @@ impl Process {
     }
 
     /// Waits for a condition that depends on this process.
-    ///
-    /// # Panics
-    /// If the process ends first or `deadline` passes. The message contains `awaited` and the end of the log.
     pub fn wait_until(&self, awaited: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
         let done = poll(deadline, || {
             if let Some(status) = self.ended() {
@@ -153,9 +143,6 @@ impl Drop for Frozen<'_> {
 }
 
 /// Runs a short-lived program to its end, with `input` as its standard input.
-///
-/// # Panics
-/// If the program does not exist.
 pub fn run(mut command: Command, input: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| {

@@ -23,9 +23,6 @@ pub struct Prometheus {
 
 impl Prometheus {
     /// Starts a server that shows nothing.
-    ///
-    /// # Panics
-    /// If it does not start (`apt-get install prometheus`).
     #[must_use]
     pub fn start(folder: &Path) -> Self {
         let folder = folder.join("prometheus");
@@ -45,9 +42,6 @@ impl Prometheus {
     }
 
     /// Sets `in_use{namespace=…}` to 1 for these namespaces only.
-    ///
-    /// # Panics
-    /// If the server does not load the rules.
     pub fn show(&self, namespaces: &[&str]) {
         fs::write(self.folder.join("rules.yml"), rules(namespaces)).expect("the folder is writable");
         let loaded = || fs::read_to_string(self.process.log()).unwrap_or_default().matches("Completed loading").count();

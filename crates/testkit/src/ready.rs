@@ -26,9 +26,6 @@ pub fn poll(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
 }
 
 /// Waits until `find` returns a value.
-///
-/// # Panics
-/// If `deadline` passes. The message contains `awaited`.
 pub fn wait_for<T>(awaited: &str, deadline: Duration, mut find: impl FnMut() -> Option<T>) -> T {
     let mut found = None;
     let done = poll(deadline, || {

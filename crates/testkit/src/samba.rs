@@ -58,20 +58,19 @@ pub struct Samba {
 impl Samba {
     /// The domain that all tests of this process share, started at the first call. Each test uses its own
     /// organizational unit and prefixes names with it, because names must be unique in a domain.
-    ///
-    /// # Panics
-    /// If it does not start. Every later call then panics at once.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Option<Samba>> = OnceLock::new();
         let shared = SHARED.get_or_init(|| std::panic::catch_unwind(Self::start).ok());
         shared.as_ref().expect("the domain controller that tests share did not start: see the first failure")
     }
 
+    /// Returns the shared domain, and the DN of a new organizational unit in it.
+    pub fn with_unit(name: &str) -> (&'static Self, String) {
+        (Self::shared(), Self::shared().unit(name))
+    }
+
     /// Starts a controller on a copy of the domain that tests/cluster/samba.sh creates. It takes 3 s, and 20 s the
     /// first time.
-    ///
-    /// # Panics
-    /// If it does not start. The message contains the end of its log.
     #[must_use]
     pub fn start() -> Self {
         let samba = Self::start_on(&made_by("tests/cluster/samba.sh"));
@@ -82,9 +81,6 @@ impl Samba {
 
     /// Starts the same controller again on a copy of its present database. Later changes of one are not known to the
     /// other, as if one machine had been set back to a snapshot.
-    ///
-    /// # Panics
-    /// If it does not start.
     #[must_use]
     pub fn snapshot(&self) -> Self {
         Self::start_on(&self.folder.path().join("dc"))
@@ -137,25 +133,16 @@ impl Samba {
     }
 
     /// Adds entries as the domain's administrator.
-    ///
-    /// # Panics
-    /// If an entry is refused. The message contains the server's answer.
     pub fn add_ldif(&self, ldif: &str) {
         self.expect_done("ldapadd", &[], ldif);
     }
 
     /// Applies changes, given as records with a `changetype`.
-    ///
-    /// # Panics
-    /// If a change is refused. The message contains the server's answer.
     pub fn modify_ldif(&self, ldif: &str) {
         self.expect_done("ldapmodify", &[], ldif);
     }
 
     /// Restores a deleted object at `dn` (MS-ADTS 3.1.1.5.3.7).
-    ///
-    /// # Panics
-    /// If the server refuses. The message contains its answer.
     pub fn restore(&self, deleted: &str, dn: &str) {
         let back = "changetype: modify\ndelete: isDeleted\n-\nreplace: distinguishedName\ndistinguishedName";
         let show_deleted = "!1.2.840.113556.1.4.417";
@@ -163,9 +150,6 @@ impl Samba {
     }
 
     /// Searches as the administrator and returns the LDIF with unwrapped lines.
-    ///
-    /// # Panics
-    /// If the search fails. The message contains the server's answer.
     #[must_use]
     pub fn search(&self, base: &str, filter: &str, attributes: &[&str]) -> String {
         let mut arguments = vec!["-LLL", "-o", "ldif-wrap=no", "-b", base, filter];

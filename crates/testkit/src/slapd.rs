@@ -92,9 +92,6 @@ pub struct Slapd {
 impl Slapd {
     /// Starts a server in its own temporary folder. The database contains [`BASE_DN`], the reader, the policy, and
     /// `bulk_load`.
-    ///
-    /// # Panics
-    /// If it does not start. The message contains the end of its log.
     #[must_use]
     pub fn start(options: &SlapdOptions) -> Self {
         let folder = Folder::create("slapd");
@@ -132,41 +129,26 @@ impl Slapd {
     }
 
     /// Adds entries (`ldapadd`).
-    ///
-    /// # Panics
-    /// If an entry is refused. The message contains the server's answer.
     pub fn add_ldif(&self, ldif: &str) {
         self.expect_done("ldapadd", &[], ldif);
     }
 
     /// Applies changes (`ldapmodify`), given as records with a `changetype`.
-    ///
-    /// # Panics
-    /// If a change is refused. The message contains the server's answer.
     pub fn modify_ldif(&self, ldif: &str) {
         self.expect_done("ldapmodify", &[], ldif);
     }
 
     /// Deletes one entry without children (`ldapdelete`).
-    ///
-    /// # Panics
-    /// If the server refuses. The message contains its answer.
     pub fn delete(&self, dn: &str) {
         self.expect_done("ldapdelete", &[dn], "");
     }
 
     /// Deletes an entry and all entries below it.
-    ///
-    /// # Panics
-    /// If the server refuses. The message contains its answer.
     pub fn delete_tree(&self, dn: &str) {
         self.expect_done("ldapdelete", &["-r", dn], "");
     }
 
     /// Searches as [`ROOT_DN`] over ldaps (`ldapsearch -LLL`) and returns the LDIF with unwrapped lines.
-    ///
-    /// # Panics
-    /// If the search fails. The message contains the server's answer.
     #[must_use]
     pub fn search(&self, base: &str, filter: &str, attributes: &[&str]) -> String {
         let mut arguments = vec!["-LLL", "-o", "ldif-wrap=no", "-b", base, filter];
@@ -180,9 +162,6 @@ impl Slapd {
     }
 
     /// Starts the server after [`Self::stop`], with the same ports and database, and waits until it answers.
-    ///
-    /// # Panics
-    /// If it does not start. The message contains the end of its log.
     pub fn start_again(&self) {
         let urls = format!("{} {} {}", self.ldap_url, self.ldaps_url, self.ldapi_url);
         let mut command = Command::new(SLAPD);
@@ -196,9 +175,6 @@ impl Slapd {
     }
 
     /// Stops the server and starts it with another database: the base entries and `ldif`.
-    ///
-    /// # Panics
-    /// If it does not start. The message contains the end of its log.
     pub fn start_with(&self, ldif: &str) {
         self.start_from(&(base_ldif() + ldif));
     }
@@ -213,9 +189,6 @@ impl Slapd {
     }
 
     /// Returns the database as LDIF, with the entries' ids and times (`slapcat`). The server may be running.
-    ///
-    /// # Panics
-    /// If it cannot be read.
     #[must_use]
     pub fn dump(&self) -> String {
         let mut command = Command::new(SLAPCAT);
@@ -227,17 +200,11 @@ impl Slapd {
     }
 
     /// Stops the server and starts it with a database that [`Self::dump`] returned.
-    ///
-    /// # Panics
-    /// If it does not start. The message contains the end of its log.
     pub fn start_copy(&self, dump: &str) {
         self.start_from(dump);
     }
 
     /// Stops the server and starts it with the same database and another configuration.
-    ///
-    /// # Panics
-    /// If it does not start. The message contains the end of its log.
     pub fn start_configured(&self, options: &SlapdOptions) {
         self.stop();
         write_private(&self.directory, "slapd.conf", &configuration(&self.directory, options));
@@ -246,9 +213,6 @@ impl Slapd {
 
     /// Stops the server cleanly, edits a dump of its database (`slapcat`), and starts it with the result. Clients are
     /// not told of such a change.
-    ///
-    /// # Panics
-    /// If the server does not stop, or the edited text is not a valid dump.
     pub fn edit_unseen(&self, edit: impl FnOnce(&str) -> String) {
         self.with_process(|process| process.signal(Signal::TERM));
         wait_for("the end of slapd", START_DEADLINE, || self.with_process(Process::ended));
@@ -257,9 +221,6 @@ impl Slapd {
     }
 
     /// Calls `act` with the process, for example `slapd.with_process(|p| p.signal(Signal::STOP))`.
-    ///
-    /// # Panics
-    /// If the server is stopped.
     pub fn with_process<T>(&self, act: impl FnOnce(&Process) -> T) -> T {
         act(self.lock().as_ref().expect("slapd is running"))
     }

@@ -71,9 +71,6 @@ const fn is_break(error: &Error) -> bool {
 }
 
 /// Returns a client for this configuration that paces all its watches.
-///
-/// # Errors
-/// The configuration is not valid.
 pub fn client(config: Config) -> kube::Result<Client> {
     let watches = Arc::<Watches>::default();
     let layer = tower::layer::layer_fn(|inner| Paced { inner, watches: Arc::clone(&watches) });

@@ -128,26 +128,10 @@ fn policy(class: &Adopting, mode: Mode, words: &BTreeMap<String, String>) -> Val
 
 /// Returns the class's selector, narrowed so that it matches no namespaces of tenants or of Bursar.
 fn selected(selector: &Selector) -> Value {
-    let expression = |key: &str, operator: &str, values: &[String]| {
-        let mut expression = json!({"key": key, "operator": operator});
-        if !values.is_empty() {
-            expression["values"] = json!(values);
-        }
-        expression
-    };
-    let mut expressions: Vec<Value> = selector
-        .requirements()
-        .iter()
-        .map(|requirement| match requirement {
-            Requirement::In(key, values) => expression(key, "In", values),
-            Requirement::NotIn(key, values) => expression(key, "NotIn", values),
-            Requirement::Exists(key) => expression(key, "Exists", &[]),
-            Requirement::Absent(key) => expression(key, "DoesNotExist", &[]),
-        })
-        .collect();
-    expressions.push(expression(CLASS, "DoesNotExist", &[]));
-    expressions.push(expression(MANAGED_BY, "NotIn", &[MANAGER.to_owned()]));
-    json!({"matchExpressions": expressions})
+    let not_ours =
+        [Requirement::Absent(CLASS.to_owned()), Requirement::NotIn(MANAGED_BY.to_owned(), vec![MANAGER.to_owned()])];
+    let requirements = selector.requirements().iter().chain(&not_ours);
+    json!({"matchExpressions": requirements.map(Requirement::expression).collect::<Vec<_>>()})
 }
 
 /// CEL that is false for namespaces that are never adopted, whatever labels they have.

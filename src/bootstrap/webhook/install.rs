@@ -140,9 +140,6 @@ pub(super) async fn configure(
 
 /// Returns the configurations and bindings as they should be. `remembered` records the webhook that this host
 /// installed.
-///
-/// # Errors
-/// The API server does not list its kinds.
 pub async fn expected(
     client: &Client,
     request: WebhookRequest<'_>,
@@ -169,9 +166,6 @@ fn in_force(request: WebhookRequest<'_>) -> Vec<Value> {
 
 /// Updates the classes in the bindings of a backstop whose webhook was uninstalled. Writes nothing if the first binding
 /// is missing: [`uninstall`] removes that binding first, so the backstop was removed too.
-///
-/// # Errors
-/// A request fails.
 pub(super) async fn keep_backstop(client: &Client, request: WebhookRequest<'_>) -> Result<(), AccessError> {
     for (index, binding) in bindings(&request.rules()).into_iter().chain(server_rules::bindings()).enumerate() {
         let Some(api) = api(client, GROUP, binding.kind, None).await? else { continue };
@@ -189,9 +183,6 @@ pub(super) async fn keep_backstop(client: &Client, request: WebhookRequest<'_>) 
 
 /// Whether the API server evaluates the rules that only audit. Their binding stays if the webhook is uninstalled without
 /// the backstop.
-///
-/// # Errors
-/// A request fails.
 pub async fn audits_rules(client: &Client) -> Result<bool, AccessError> {
     let (kind, [_, _, name]) = ("ValidatingAdmissionPolicyBinding", server_rules::POLICIES);
     let Some(api) = api(client, GROUP, kind, None).await? else { return Ok(false) };
@@ -238,9 +229,6 @@ pub async fn uninstall(
 
 /// Returns the manifests that `init` and `install` apply, for printing or keeping. The Secret is left out, because it
 /// contains the key.
-///
-/// # Errors
-/// The API server does not list its kinds.
 pub async fn manifests(client: &Client, request: WebhookRequest<'_>, image: &str) -> Result<Vec<Value>, AccessError> {
     let before = found(client).await?;
     let url = before.as_ref().and_then(|before| before.url.clone());

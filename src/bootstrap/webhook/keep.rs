@@ -41,9 +41,6 @@ impl From<&Remembered> for InstalledWebhook {
 /// Checks the webhook of a cluster and renews what is due. A webhook that this host did not install is not maintained:
 /// its authority may be a thief's. If `weakened` is set, a configuration or binding differs from what was installed, and
 /// all of them are written again, as if they were missing.
-///
-/// # Errors
-/// A request fails.
 pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) -> Result<Kept, AccessError> {
     let Some(remembered) = remembered(request.state_dir, request.cluster)? else {
         keep_backstop(client, request).await?;

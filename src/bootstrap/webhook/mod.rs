@@ -152,9 +152,6 @@ impl WebhookRequest<'_> {
     }
 
     /// Whether the installed webhook has the current rules and keys.
-    ///
-    /// # Errors
-    /// The API server does not list its kinds.
     pub async fn is_given(&self, client: &Client, found: &InstalledWebhook) -> Result<bool, AccessError> {
         Ok(found.given == self.given(&self.objects(client).await?))
     }
@@ -313,9 +310,6 @@ pub(super) async fn wait_for<T>(
 }
 
 /// Returns the manifests as one YAML stream.
-///
-/// # Errors
-/// A value cannot be represented in YAML, which does not occur.
 pub fn yaml(manifests: &[Value]) -> Result<String, String> {
     let documents: Result<Vec<String>, _> = manifests.iter().map(serde_saphyr::to_string).collect();
     Ok(documents.map_err(|error| error.to_string())?.join("---\n"))

@@ -46,9 +46,6 @@ pub struct Outside {
 }
 
 /// Writes the files of a webhook at `url` into `folder`.
-///
-/// # Errors
-/// A certificate is not issued, or a file cannot be written.
 pub async fn write_outside(
     (client, admin): (&Client, Option<&Client>),
     daemon_kubeconfig: &Path,
@@ -90,9 +87,6 @@ impl Outside {
 
     /// Writes the configurations. If the API server then presents the configured client certificate, makes the webhook
     /// demand it.
-    ///
-    /// # Errors
-    /// A request fails.
     pub async fn enforce(self, client: &Client, request: WebhookRequest<'_>) -> Result<Installed, AccessError> {
         let Self { url, folder, bundle, times, senders, .. } = self;
         let mut wrote = Vec::new();

@@ -67,9 +67,6 @@ pub(super) fn believed(
 
 /// Whether the cluster has a webhook that this host did not install, or that another host has replaced since. The record
 /// of a replaced webhook is removed: by it, the daemon would write its former configurations again.
-///
-/// # Errors
-/// A request fails, or the record cannot be read or removed.
 pub async fn is_foreign(client: &Client, state_dir: &Path, cluster: &ClusterName) -> Result<bool, AccessError> {
     let Some(found) = found(client).await? else { return Ok(false) };
     let Some(remembered) = remembered(state_dir, cluster)? else { return Ok(true) };

@@ -84,9 +84,6 @@ pub(super) fn is_denied(why: &str) -> bool {
 /// Waits until the webhook at `url` answers a review, or until `within` has passed. If `question` is given, it is sent
 /// through the API server; otherwise a review is sent to the webhook itself, whose certificate an authority in `bundle`
 /// must have signed. `standing` says what is in force until then.
-///
-/// # Errors
-/// The webhook does not answer.
 pub(super) async fn answers(
     url: &str,
     bundle: &str,

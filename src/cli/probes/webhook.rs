@@ -221,7 +221,7 @@ mod tests {
         let wrong = found(&world);
         assert!(wrong.text.contains("the rules for pods of class tool, which has tenants"), "{wrong:?}");
         assert!(wrong.remedy.is_some_and(|remedy| remedy.starts_with("bursar webhook install --cluster prod;")));
-        let class = &mut world.policy.classes.get_mut("tool").expect("the policy has this class").admission;
+        let class = &mut world.class("tool").admission;
         (class.uid.mode, class.host, class.volumes.mode) = (Mode::Audit, Mode::Warn, Mode::Off);
         (class.claims.mode, class.lifetime) = (Mode::Off, Mode::Off);
         assert_eq!(found(&world).remedy, None, "its rules enforce nothing");

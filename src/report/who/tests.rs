@@ -66,18 +66,17 @@ fn served_by(world: &World, host: &str) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn a_host_leads_to_its_tenant_and_names_exceptions() {
-    let mut world = World::new();
-    let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+    let (mut world, foo) = World::with_foo();
     world.add(AccountKind::Tool, "bar", Some(52_504));
     world.policy.classes.retain(|name, _| name == "tool");
-    let class = world.policy.classes.get_mut("tool").expect("the class exists");
+    let class = world.class("tool");
     class.admission.hosts.allow = vec!["{name}.tools.example.org".to_owned()];
     world.cycle();
     let by = "class tool lets it serve {name}.tools.example.org in cluster prod".to_owned();
     let lax = "any tenant of class tool may serve it: rule hosts is not enforced".to_owned();
     assert_eq!(served_by(&world, "foo.tools.example.org"), (vec![by.clone()], vec![lax]));
 
-    world.policy.classes.get_mut("tool").expect("the class exists").admission.hosts.mode = Mode::Enforce;
+    world.class("tool").admission.hosts.mode = Mode::Enforce;
     assert_eq!(served_by(&world, "foo.tools.example.org"), (vec![by], Vec::new()));
     assert_eq!(served_by(&world, "tools.example.org"), (Vec::new(), Vec::new()));
     let note = Note { actor: "ann".to_owned(), reason: "x".to_owned(), ticket: None, at: world.now };
@@ -89,8 +88,7 @@ fn a_host_leads_to_its_tenant_and_names_exceptions() {
 
 #[test]
 fn a_host_is_served_by_the_class_that_admission_asks_for() {
-    let mut world = World::new();
-    let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+    let (mut world, foo) = World::with_foo();
     world.policy.classes.retain(|name, _| name == "tool");
     world.cycle();
     // Another class selects the tool now; the ledger remembers the first one.
@@ -107,8 +105,7 @@ fn a_host_is_served_by_the_class_that_admission_asks_for() {
 
 #[tokio::test]
 async fn a_suspended_member_of_a_workspace_has_no_access() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, mut store, lock) = Store::scratch().await;
     let day = |day: i8| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * i64::from(day));
     let new = |kind, name: &str| {
         let (id, directory_id) = (AccountId(name.into()), DirectoryId(format!("{name}-id")));
@@ -150,8 +147,7 @@ async fn a_suspended_member_of_a_workspace_has_no_access() {
 
 #[tokio::test]
 async fn a_former_uid_leads_to_its_account_only_until_the_change() {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
-    let (mut store, lock) = Store::create(folder.path()).await.expect("a new ledger opens");
+    let (folder, mut store, lock) = Store::scratch().await;
     let day = |day: i8| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * i64::from(day));
     let name = AccountName { kind: AccountKind::Tool, name: "foo".to_owned() };
     let id = AccountId("foo".into());

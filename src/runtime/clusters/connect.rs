@@ -36,9 +36,6 @@ pub(super) type Reaching = AbortOnDropHandle<Result<Reached, AccessError>>;
 impl Clusters {
     /// Asks the clusters that are not connected, and those in which the daemon's certificate is due for renewal. Writes
     /// nothing but a renewed credential.
-    ///
-    /// # Errors
-    /// As [`crate::runtime::Runtime::connect`].
     pub(in crate::runtime) async fn ask(
         &mut self,
         context: Context<'_>,
@@ -60,9 +57,6 @@ impl Clusters {
     }
 
     /// Connects the clusters that answered. Their marks may be written.
-    ///
-    /// # Errors
-    /// As [`crate::runtime::Runtime::connect`].
     pub(in crate::runtime) async fn connect(
         &mut self,
         answers: Vec<OfCluster<Reached>>,

@@ -53,8 +53,7 @@ fn replace(samba: &Samba, dn: &str, attribute: &str, value: &str) {
 
 #[test]
 fn a_disabled_person_of_the_domain_is_suspended_and_resumed() {
-    let samba = Samba::shared();
-    let base = samba.unit("cycle");
+    let (samba, base) = Samba::with_unit("cycle");
     let mut world = world(samba, "adc", &base, "");
     let dn = format!("CN=cyc-alice,OU=people,{base}");
     samba.add_ldif(&person_ldif(&format!("OU=people,{base}"), "cyc-alice", ""));
@@ -88,8 +87,7 @@ fn a_disabled_person_of_the_domain_is_suspended_and_resumed() {
 
 #[test]
 fn the_first_uid_number_of_a_domain_changes_no_uids() {
-    let samba = Samba::shared();
-    let base = samba.unit("frozen");
+    let (samba, base) = Samba::with_unit("frozen");
     let mut world = world(samba, "adf", &base, "");
     let people = format!("OU=people,{base}");
     let dns = ["frz-alice", "frz-bob"].map(|name| format!("CN={name},{people}"));
@@ -134,8 +132,7 @@ fn the_first_uid_number_of_a_domain_changes_no_uids() {
 /// security principal.
 #[test]
 fn a_foreign_principal_is_matched_by_its_sid() {
-    let samba = Samba::shared();
-    let base = samba.unit("forest");
+    let (samba, base) = Samba::with_unit("forest");
     let file = Servers::shared().folder().join("adx-child.ldif");
     let sid = "S-1-5-21-2222-3333-4444-1104";
     let people = "OU=people,DC=child,DC=example";
@@ -191,8 +188,7 @@ fn a_foreign_principal_is_matched_by_its_sid() {
 
 #[test]
 fn a_tool_of_the_domain_gets_its_maintainers_from_the_group_with_its_cn() {
-    let samba = Samba::shared();
-    let base = samba.unit("tools");
+    let (samba, base) = Samba::with_unit("tools");
     let more = format!("[source.tools]\nbase = \"OU=tools,{base}\"\n[source.attributes]\ngroup_name = \"cn\"\n");
     let mut world = world(samba, "adt", &base, &more);
     let (people, groups) = (format!("OU=people,{base}"), format!("OU=groups,{base}"));
@@ -228,8 +224,7 @@ fn a_tool_of_the_domain_gets_its_maintainers_from_the_group_with_its_cn() {
 /// In a domain, a `cn` has one value, which is unique only in its organizational unit.
 #[test]
 fn a_second_group_with_the_cn_of_a_tool_makes_nobody_a_maintainer() {
-    let samba = Samba::shared();
-    let base = samba.unit("twice");
+    let (samba, base) = Samba::with_unit("twice");
     let more = format!("[source.tools]\nbase = \"OU=tools,{base}\"\n[source.attributes]\ngroup_name = \"cn\"\n");
     let mut world = world(samba, "adw", &base, &more);
     let (people, groups) = (format!("OU=people,{base}"), format!("OU=groups,{base}"));

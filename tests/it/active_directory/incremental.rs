@@ -76,8 +76,7 @@ fn unit_ldif(dn: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reused_name_does_not_inherit_groups() {
-    let samba = Samba::shared();
-    let base = samba.unit("left");
+    let (samba, base) = Samba::with_unit("left");
     let away = samba.unit("left-away");
     let alice = format!("CN=left-alice,{base}");
     samba.add_ldif(&person_ldif(&base, "left-alice", ""));
@@ -111,8 +110,7 @@ async fn a_reused_name_does_not_inherit_groups() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn entries_beneath_a_container_move_with_it() {
-    let samba = Samba::shared();
-    let base = samba.unit("beneath");
+    let (samba, base) = Samba::with_unit("beneath");
     let unit = format!("OU=physics,{base}");
     samba.add_ldif(&unit_ldif(&unit));
     samba.add_ldif(&person_ldif(&unit, "ben-alice", ""));
@@ -133,8 +131,7 @@ async fn entries_beneath_a_container_move_with_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_entry_keeps_its_identity() {
-    let samba = Samba::shared();
-    let base = samba.unit("restored");
+    let (samba, base) = Samba::with_unit("restored");
     samba.add_ldif(&person_ldif(&base, "res-alice", ""));
     let polled = Polled::new(source(samba, &base));
     let before = polled.check("at first").await;
@@ -182,8 +179,7 @@ async fn an_account_that_sees_deletions_needs_no_list() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scheduled_full_read_agrees() {
-    let samba = Samba::shared();
-    let base = samba.unit("agree");
+    let (samba, base) = Samba::with_unit("agree");
     samba.add_ldif(&person_ldif(&base, "agr-alice", ""));
     let polled = Polled::new(source(samba, &base));
     polled.check("at first").await;

@@ -18,8 +18,7 @@ fn in_parts(mut source: SourceConfig, size: u32) -> SourceConfig {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_that_are_sent_in_parts_are_all_read() {
-    let samba = Samba::shared();
-    let base = samba.unit("part");
+    let (samba, base) = Samba::with_unit("part");
     let people: Vec<String> = (0..25).map(|at| format!("part-{at:02}")).collect();
     let ldif = people.iter().fold(String::new(), |ldif, name| ldif + &person_ldif(&base, name, "") + "\n");
     samba.add_ldif(&ldif);
@@ -44,8 +43,7 @@ async fn members_that_are_sent_in_parts_are_all_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_while_a_group_is_read_hide_no_member() {
-    let samba = Samba::shared();
-    let base = samba.unit("move");
+    let (samba, base) = Samba::with_unit("move");
     let people: Vec<String> = (0..12).map(|at| format!("move-{at:02}")).collect();
     samba.add_ldif(&people.iter().fold(String::new(), |ldif, name| ldif + &person_ldif(&base, name, "") + "\n"));
     let dns: Vec<String> = people.iter().map(|name| format!("CN={name},{base}")).collect();
@@ -76,8 +74,7 @@ async fn changes_while_a_group_is_read_hide_no_member() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nested_groups_are_resolved_and_cycles_cut() {
-    let samba = Samba::shared();
-    let base = samba.unit("nest");
+    let (samba, base) = Samba::with_unit("nest");
     let dn = |name: &str| format!("CN=nest-{name},{base}");
     let mut ldif = String::new();
     for name in ["alice", "bob", "carol"] {

@@ -17,8 +17,7 @@ fn posix(read: &SourceRead, name: &str) -> Option<(u32, u32, Vec<u32>)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn people_without_uid_number_get_the_numbers_of_sssd() {
-    let samba = Samba::shared();
-    let base = samba.unit("sid");
+    let (samba, base) = Samba::with_unit("sid");
     samba.add_ldif(&person_ldif(&base, "sid-alice", ""));
     samba.add_ldif(&group_ldif(&base, "sid-lab", &[format!("CN=sid-alice,{base}")]));
     let list = group_ldif(&base, "sid-list", &[format!("CN=sid-alice,{base}")]);
@@ -33,8 +32,7 @@ async fn people_without_uid_number_get_the_numbers_of_sssd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn uid_numbers_and_sids_are_mixed_only_if_configured() {
-    let samba = Samba::shared();
-    let base = samba.unit("mix");
+    let (samba, base) = Samba::with_unit("mix");
     let home = "uidNumber: 10001\ngidNumber: 20001\nunixHomeDirectory: /home/alice\n";
     samba.add_ldif(&person_ldif(&base, "mix-alice", home));
     samba.add_ldif(&person_ldif(&base, "mix-bob", ""));
@@ -61,8 +59,7 @@ async fn uid_numbers_and_sids_are_mixed_only_if_configured() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_group_has_its_people_as_members() {
-    let samba = Samba::shared();
-    let base = samba.unit("prim");
+    let (samba, base) = Samba::with_unit("prim");
     let (alice, lab) = (format!("CN=prim-alice,{base}"), format!("CN=prim-lab,{base}"));
     samba.add_ldif(&person_ldif(&base, "prim-alice", ""));
     samba.add_ldif(&group_ldif(&base, "prim-lab", std::slice::from_ref(&alice)));

@@ -20,6 +20,7 @@ use super::server_rules::{
     refuses_templates,
 };
 use super::site::{Site, out, said};
+use crate::world::extend;
 
 const LAB: &str = "lab-ann";
 /// A namespace without the label that the class selects.
@@ -29,9 +30,7 @@ const OWN: &str = "lab-ann.lab.example.org";
 
 fn claim(modes: &[&str], fields: Value) -> Value {
     let mut spec = json!({"accessModes": modes, "resources": {"requests": {"storage": "1Gi"}}});
-    spec.as_object_mut()
-        .expect("the value is an object")
-        .extend(fields.as_object().expect("the value is an object").clone());
+    extend(&mut spec, &fields);
     object("v1", "PersistentVolumeClaim", LAB, spec)
 }
 
@@ -69,9 +68,7 @@ fn ingress(host: Option<&str>, more: Value) -> Value {
         rule["host"] = json!(host);
     }
     let mut spec = json!({"ingressClassName": "nginx", "rules": [rule]});
-    spec.as_object_mut()
-        .expect("the value is an object")
-        .extend(more.as_object().expect("the value is an object").clone());
+    extend(&mut spec, &more);
     object("networking.k8s.io/v1", "Ingress", LAB, spec)
 }
 
@@ -85,10 +82,7 @@ fn tls_route(hosts: &[&str]) -> Value {
 
 fn service(spec: Value) -> Value {
     let mut whole = json!({"ports": [{"port": 80}]});
-    whole
-        .as_object_mut()
-        .expect("the value is an object")
-        .extend(spec.as_object().expect("the value is an object").clone());
+    extend(&mut whole, &spec);
     object("v1", "Service", LAB, whole)
 }
 

@@ -12,6 +12,7 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 
 use super::site::Site;
+use crate::world::runtime;
 
 /// The number of random pods in `make test`. `BURSAR_TEST_PODS` overrides it (`make soak`: 2,000).
 const PODS: usize = 200;
@@ -96,9 +97,7 @@ fn pods() -> impl Strategy<Value = Value> {
 
 /// Creates each pod and deletes it again. Returns the security contexts that the API server stored, or the refusal.
 fn asked(site: &Site, pods: &[Value]) -> Vec<Result<Value, String>> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
-    runtime.block_on(async {
+    runtime().block_on(async {
         let client = bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("the kubeconfig is valid");
         let api = Api::<Pod>::namespaced(client, "level-level");
         let ask = async |(number, pod): (usize, &Value)| {

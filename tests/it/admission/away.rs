@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::files::load;
 use super::site::{Site, out, pod, pod_in, said};
+use crate::world::extend;
 
 #[test]
 fn without_the_webhook_only_tenants_are_blocked() {
@@ -21,10 +22,7 @@ fn without_the_webhook_only_tenants_are_blocked() {
         let mut workload = json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "stopped", "namespace": "tool-foo"},
             "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
                 "spec": {"containers": [{"name": "c", "image": "registry.example.org/i"}]}}}});
-        workload["spec"]
-            .as_object_mut()
-            .expect("the value is an object")
-            .extend(more.as_object().cloned().unwrap_or_default());
+        extend(&mut workload["spec"], &more);
         let created = site.tool("foo", &["create", "-f", "-"], &workload.to_string());
         assert!(created.status.success(), "{}", said(&created));
     };

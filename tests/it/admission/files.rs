@@ -12,12 +12,11 @@ use kube::api::PostParams;
 use serde_json::json;
 
 use super::site::{Site, pod};
+use crate::world::runtime;
 
 /// Sends dry runs for pods of tool foo as fast as possible until `stop`. Returns how many were sent, and the refusals.
 pub fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
-    runtime.block_on(async {
+    runtime().block_on(async {
         let client = bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("the kubeconfig is valid");
         let api = Api::<Pod>::namespaced(client, "tool-foo");
         let (done, parameters) = (AtomicUsize::new(0), PostParams { dry_run: true, ..PostParams::default() });

@@ -15,7 +15,8 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 
 use super::server_rules::{SHOP, TOOL, object, pods, prepare};
-use super::site::{Site, name, runtime};
+use super::site::{Site, name};
+use crate::world::runtime;
 
 /// The number of random objects in `make test`. `BURSAR_TEST_PODS` overrides it (`make soak`: 2,000).
 const OBJECTS: usize = 300;

@@ -21,6 +21,7 @@ use bursar_testkit::ready::{DEADLINE, wait_for};
 use serde_json::json;
 
 use self::site::{Site, out, pod, pod_in, said};
+use crate::world::runtime;
 
 use bursar::errors::chain;
 
@@ -262,7 +263,7 @@ fn the_daemon_cannot_approve_a_certificate_for_a_stranger() {
     let approval = json!({"status": {"conditions": [
         {"type": "Approved", "status": "True", "reason": "Test", "message": "test"},
     ]}});
-    let refused = site::runtime().block_on(async {
+    let refused = runtime().block_on(async {
         let client = bursar::bootstrap::client(site.daemon_kubeconfig()).await.expect("the kubeconfig is valid");
         let server = bursar::execute::request::ApiServer::new(site::name(), client, std::sync::Arc::default());
         let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests/boss/approval";

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::cases::Case;
-use super::site::{Site, runtime};
+use super::site::Site;
+use crate::world::runtime;
 
 /// A group whose members may do everything, but have no exemption.
 const EVERYTHING: &str = "test:everything";

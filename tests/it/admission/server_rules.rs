@@ -21,7 +21,8 @@ use tokio::runtime::Runtime;
 
 use super::judge::kind_of;
 use super::sender::ask;
-use super::site::{Site, out, runtime, said};
+use super::site::{Site, out, said};
+use crate::world::{extend, runtime};
 
 /// Class `tool` has no lists. Class `shop` has a list for each rule.
 pub const TOOL: &str = "tool-foo";
@@ -40,10 +41,7 @@ pub fn object(api_version: &str, kind: &str, namespace: &str, spec: Value) -> Va
 
 fn service(namespace: &str, spec: Value) -> Value {
     let mut whole = json!({"ports": [{"port": 80}]});
-    whole
-        .as_object_mut()
-        .expect("the value is an object")
-        .extend(spec.as_object().expect("the value is an object").clone());
+    extend(&mut whole, &spec);
     object("v1", "Service", namespace, whole)
 }
 
@@ -55,9 +53,7 @@ pub fn annotated(mut object: Value, key: &str, value: &str) -> Value {
 /// Returns a pod and an object of every kind that makes pods, each with these fields in the spec of its pods.
 pub fn pods(namespace: &str, fields: Value) -> Vec<Value> {
     let mut spec = json!({"containers": [{"name": "web", "image": "registry.example.org/web"}]});
-    spec.as_object_mut()
-        .expect("the value is an object")
-        .extend(fields.as_object().expect("the value is an object").clone());
+    extend(&mut spec, &fields);
     let labels = json!({"app": "x"});
     let template = json!({"metadata": {"labels": labels}, "spec": spec});
     let mut once = template.clone();
@@ -144,9 +140,7 @@ fn mesh_gateway(host: &str) -> Value {
 
 fn claim(fields: Value) -> Value {
     let mut spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
-    spec.as_object_mut()
-        .expect("the value is an object")
-        .extend(fields.as_object().expect("the value is an object").clone());
+    extend(&mut spec, &fields);
     object("v1", "PersistentVolumeClaim", SHOP, spec)
 }
 
@@ -303,10 +297,7 @@ pub fn prepare(site: &Site) -> Meddler {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let class = |kind: &str, api_version: &str, name: &str, more: Value| {
         let mut class = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}});
-        class
-            .as_object_mut()
-            .expect("the value is an object")
-            .extend(more.as_object().expect("the value is an object").clone());
+        extend(&mut class, &more);
         class
     };
     let priority = |name: &str| class("PriorityClass", "scheduling.k8s.io/v1", name, json!({"value": 1}));

@@ -421,7 +421,8 @@ pub fn name() -> ClusterName {
     ClusterName("test".into())
 }
 
-pub fn runtime() -> tokio::runtime::Runtime {
+/// The benchmarks have this file without the world of the tests, which has the same function.
+fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime")
 }
 

@@ -26,6 +26,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::site::{LEDGER, Site, archive_binding, binding, empty, name, namespace, ours, said};
+use crate::world::{extend, runtime};
 
 const THREATS: &str = include_str!("../../../docs/threat-model.md");
 const ALICE: &str = "bursar:user:alice#7";
@@ -220,10 +221,7 @@ fn rows() -> Vec<Row> {
         "metadata": {"name": "tool-foo", "labels": {"resource.kubernetes.io/admin-access": "true"}}});
     let many = |change: Value| {
         let mut deployment = webhook_deployment(|_| ());
-        deployment["spec"]
-            .as_object_mut()
-            .expect("the value is an object")
-            .extend(change.as_object().expect("the change is an object").clone());
+        extend(&mut deployment["spec"], &change);
         apply(&deployment)
     };
     let mut both = binding(Some("adopted"), "edit", "Group", ALICE);
@@ -817,9 +815,7 @@ impl Attacked {
     }
 
     fn patch(kubeconfig: &Path, path: &str, change: &Value) -> Result<(), String> {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
-        runtime.block_on(async {
+        runtime().block_on(async {
             let client = bootstrap::client(kubeconfig).await.expect("the kubeconfig is valid");
             let server = ApiServer::new(super::site::name(), client, Arc::default());
             server.ask(path, Ask::Merge(change)).await.map(drop).map_err(|error| error.to_string())

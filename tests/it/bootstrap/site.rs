@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::world::runtime;
 use bursar::bootstrap::{AccessError, InitReport, InitRequest, init};
 use bursar::execute::request::{ApiServer, Ask};
 use bursar::identity::ClusterName;
@@ -199,9 +200,7 @@ impl Site {
     }
 
     fn asked(&self, path: &str, ask: Ask<'_>) -> Result<Value, String> {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
-        runtime.block_on(async {
+        runtime().block_on(async {
             let client = bursar::bootstrap::client(&self.daemon_kubeconfig()).await.expect("the kubeconfig is valid");
             let server = ApiServer::new(name(), client, std::sync::Arc::default());
             server.ask(path, ask).await.map(|answer| answer.object).map_err(|error| error.to_string())
@@ -230,11 +229,9 @@ fn init_with(
     ledger_id: &str,
     administrators: Option<&BTreeSet<String>>,
 ) -> Result<InitReport, AccessError> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime");
     let ledger = empty(ledger_id);
     let request = init_request(cluster, settings, &ledger, &settings.clusters[&name()]);
-    runtime.block_on(init(InitRequest { administrators, ..request }))
+    runtime().block_on(init(InitRequest { administrators, ..request }))
 }
 
 /// Returns a ledger with this id and nothing else.

@@ -42,9 +42,7 @@ impl Story {
         let (sources, now) = (std::slice::from_ref(&self.source), daemon::now());
         let snapshot = fetch(sources, &Pass::Once, &self.policy, now).await;
         let ReadChanges { changes, .. } = transition(&self.ledger, &snapshot, &self.policy, now);
-        for change in &changes {
-            self.ledger.apply(change);
-        }
+        self.ledger.apply_all(&changes);
         let (_, refusals) = guard(Plan::default(), &Bounds::of(&self.ledger, &self.policy), now);
         self.ledger.refusals = refusals.iter().map(Refusal::record).collect();
         refusals
@@ -87,9 +85,7 @@ async fn a_hidden_attribute_is_kept_until_an_administrator_approves_its_loss() {
     let of_mail = refusals.iter().find(|refusal| refusal.what == "mail").and_then(|refusal| refusal.hash.clone());
     let approval = approve(&story.ledger, &of_mail.expect("the refusal can be approved"), daemon::now())
         .expect("the refusal waits for approval");
-    for change in &approval {
-        story.ledger.apply(change);
-    }
+    story.ledger.apply_all(&approval);
     let left = story.hears().await;
     assert!(left.iter().all(|refusal| refusal.what != "mail"), "{left:?}");
     assert_eq!((mails(&story), homes(&story)), (0, homes_before), "a hidden home does not change the known one");

@@ -43,9 +43,7 @@ impl Story {
 
     fn remembers(&mut self, snapshot: &DirectorySnapshot) {
         let ReadChanges { changes, events } = transition(&self.ledger, snapshot, &policy(), daemon::now());
-        for change in &changes {
-            self.ledger.apply(change);
-        }
+        self.ledger.apply_all(&changes);
         self.events.extend(events.into_iter().map(|event| format!("{}: {}", event.action, event.reason)));
     }
 
@@ -119,9 +117,7 @@ async fn only_an_account_on_which_servers_disagree_waits() {
     let later = now + jiff::SignedDuration::from_secs(10);
     for now in [now, later] {
         let ReadChanges { changes, .. } = transition(&story.ledger, &snapshot, &policy, now);
-        for change in &changes {
-            story.ledger.apply(change);
-        }
+        story.ledger.apply_all(&changes);
     }
     let absent = |name: &str| {
         let account = story.ledger.accounts.values().find(|account| account.name == name).expect("the name exists");

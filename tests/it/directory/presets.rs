@@ -1,7 +1,6 @@
 //! The presets rfc2307bis and freeipa on a real `slapd` with their schemas, and binding with a client certificate.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use bursar::identity::AccountKind;
 use bursar::snapshot::SourceRead;
@@ -11,7 +10,7 @@ use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, unit_ldif};
 use bursar_testkit::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 
 use super::{assert_why, ldap, members, names, read, site, toolforge, why};
-use crate::world::World;
+use crate::world::{World, all_is_well};
 
 /// Schema of 389-ds that slapd lacks. In 389-ds, only the server writes these attributes; here, the tests write them.
 const DIRECTORY_SERVER: &str = "\
@@ -228,10 +227,7 @@ fn a_site_with_a_client_certificate_works_and_doctor_shows_its_expiry() {
     let identity = format!("client_certificate = \"{certificate}\"\nclient_key = {{ file = \"{}\" }}\n", key.display());
     world.configure(&password, &identity);
     world.tool("ext", 62_801, &[]);
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
-    let mut doctor = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    let said = doctor.arg("--config").arg(world.config()).arg("doctor").output().expect("bursar is built").stdout;
-    let said = String::from_utf8(said).expect("the output is UTF-8");
+    all_is_well(&world.cycle());
+    let said = world.bursar("doctor");
     assert!(said.contains("source people, client_certificate: it is good until "), "{said}");
 }

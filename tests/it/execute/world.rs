@@ -124,9 +124,7 @@ impl World {
         let events = &mut self.events;
         let stored = async {
             while let Some(record) = records.recv().await {
-                for change in &record.changes {
-                    ledger.apply(change);
-                }
+                ledger.apply_all(&record.changes);
                 events.extend(record.events);
                 record.stored.send(()).expect("the executor waits");
             }
@@ -259,43 +257,10 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
         Action::Apply { key, .. } | Action::Delete { key, .. } => key.namespace.as_deref().map(str::to_owned),
         _ => None,
     };
-    AccountPlan {
-        namespaces: narrowing.iter().chain(&actions).filter_map(key).collect(),
-        id: AccountId(format!("id-of-{name}").into()),
-        ownerless: false,
-        intent: Arc::new(AccountIntent {
-            account: format!("tool:{name}").parse().expect("the account is valid"),
-            posix: None,
-            class: "tools".to_owned(),
-            transition: None,
-            generation: 1,
-            regenerated: None,
-            held: None,
-            orders: Vec::new(),
-            ordered: None,
-            adopts: BTreeSet::new(),
-            awaited: false,
-            leaving: BTreeMap::new(),
-            rests_on: BTreeSet::new(),
-            keeps_people: false,
-            returning: BTreeMap::new(),
-        }),
-        narrowing: Arc::new(narrowing),
-        actions: Arc::new(actions),
-        forgotten: Vec::new(),
-        labelled: Vec::new(),
-        standing: BTreeMap::new(),
-        places: Vec::new(),
-        begun: BTreeMap::new(),
-        before: Arc::new(before(name)),
-        adopted: Vec::new(),
-        is_own: false,
-        paced: BTreeSet::new(),
-        losses: BTreeMap::new(),
-        left: false,
-        settles: Vec::new(),
-        otherwise: None,
-    }
+    let namespaces = narrowing.iter().chain(&actions).filter_map(key).collect();
+    let before = before(name);
+    let intent = AccountIntent::new(before.account_name(), "tools".to_owned(), 1);
+    AccountPlan { namespaces, ..AccountPlan::new(Arc::new(before), intent, narrowing, actions) }
 }
 
 fn before(name: &str) -> Account {

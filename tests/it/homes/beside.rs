@@ -30,8 +30,7 @@ type Plant = fn(&Path);
 
 #[tokio::test]
 async fn a_copy_is_reported_although_the_file_is_lost() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     let config = target.home.join(".kube/config");
     make_directory(&target.home.join(".kube"), UID);
     make_file(&config, UID, b"# mine\n");
@@ -45,8 +44,7 @@ async fn a_copy_is_reported_although_the_file_is_lost() {
 
 #[tokio::test]
 async fn a_restoration_that_fails_leaves_the_copy() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     let (config, kept) = (target.home.join(".kube/config"), target.home.join(".kube").join(KEPT));
     make_directory(&target.home.join(".kube"), UID);
     make_file(&config, UID, b"users:\n- {name: me, user: {token: hunter2}}\n");
@@ -215,8 +213,7 @@ async fn any_number_of_backups_does_not_keep_our_key_in_the_home() {
 
 #[tokio::test]
 async fn a_removal_overwrites_only_the_key_of_its_cluster_in_a_file_that_is_too_large() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     let config = target.home.join(".kube/config");
     let ((key, ours), (other_key, mut others)) = (with_our_key("1"), with_our_key("2"));
     others.user.name = "bursar-other".into();

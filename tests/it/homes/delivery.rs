@@ -21,8 +21,7 @@ use super::{
 
 #[tokio::test]
 async fn a_kubeconfig_is_written_inspected_and_removed_as_its_owner() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     let config = target.home.join(".kube/config");
     let ours = entries("1");
     let names = ours.names();
@@ -87,8 +86,7 @@ fn with_token(id: &str) -> KubeconfigEntries {
 
 #[tokio::test]
 async fn a_token_is_delivered_and_removed_with_its_folder() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     let (folder, names) = (target.home.join(".kube").join(OUR_USER), entries("1").names());
     let token_id = async || {
         let found =
@@ -130,8 +128,7 @@ async fn a_token_is_delivered_and_removed_with_its_folder() {
 
 #[tokio::test]
 async fn a_notice_replaces_a_key_and_a_token() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     let config = target.home.join(".kube/config");
     let notice = SuspensionNotice {
         account: "tool foo".to_owned(),
@@ -170,8 +167,7 @@ async fn a_notice_replaces_a_key_and_a_token() {
 
 #[tokio::test]
 async fn a_users_own_entries_and_current_context_survive() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     make_directory(&target.home.join(".kube"), UID);
     let config = target.home.join(".kube/config");
     let theirs = "apiVersion: v1\nclusters:\n- {name: mine, cluster: {server: 'https://mine'}}\ncontexts:\n- {name: mine, context: {cluster: mine, user: me}}\ncurrent-context: mine\nkind: Config\nusers:\n- {name: me, user: {token: hunter2}}\nx-note: 0o17\n";
@@ -189,8 +185,7 @@ async fn a_users_own_entries_and_current_context_survive() {
 
 #[tokio::test]
 async fn an_unparsable_kubeconfig_is_replaced_only_if_the_class_allows_it() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     make_directory(&target.home.join(".kube"), UID);
     let config = target.home.join(".kube/config");
     make_file(&config, UID, b"a: b: c: hunter2\n");
@@ -259,8 +254,7 @@ async fn a_kubeconfig_that_kubectl_reads_is_never_replaced() {
 
 #[tokio::test]
 async fn a_backup_contains_none_of_our_keys() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     let kube = target.home.join(".kube");
     let config = kube.join("config");
     let ((first, entries), (second, others)) = (with_our_key("1"), with_our_key("2"));
@@ -371,8 +365,7 @@ async fn without_root_homed_serves_only_its_own_user() {
 
 #[tokio::test]
 async fn a_client_survives_a_restart_of_the_server() {
-    let mut homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (mut homed, target) = Homed::with_home(&[]);
     homed.write(&target).await.expect("the home is writable");
     homed.child.kill().expect("the process can be killed");
     homed.child.wait().expect("the process can be waited for");

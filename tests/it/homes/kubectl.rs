@@ -134,8 +134,7 @@ pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_and_deliveries_do_not_lose_each_others_changes() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     let (delivered, _) = race(&homed, &target, &target.home, soak(100, 500)).await;
     assert!(delivered > 10, "{delivered} deliveries");
 }
@@ -156,8 +155,7 @@ fn locked(target: &HomeTarget, age: Option<Duration>) -> PathBuf {
 
 #[tokio::test]
 async fn a_lock_of_another_program_is_waited_for_and_named() {
-    let homed = Homed::start(&["--deadline", "10s"]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&["--deadline", "10s"]);
     let lock = locked(&target, None);
     let error = homed.write(&target).await.expect_err("another program holds the lock");
     assert_eq!(error.reason(), "in-use", "{error}");
@@ -261,8 +259,7 @@ async fn a_lock_of_any_age_is_waited_for_or_overridden() {
 
 #[tokio::test]
 async fn the_lock_of_a_killed_worker_is_removed_by_the_next_request() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     for (content, is_ours) in [(&b"bursar-homed\n"[..], true), (b"", true), (b"mine", false)] {
         let kube = target.home.join(".kube");
         if !kube.exists() {
@@ -281,8 +278,7 @@ async fn the_lock_of_a_killed_worker_is_removed_by_the_next_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_grows_during_a_delivery_is_in_use_or_keeps_its_content() {
-    let homed = Homed::start(&["--deadline", "10s"]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&["--deadline", "10s"]);
     make_directory(&target.home.join(".kube"), UID);
     let config = target.home.join(".kube/config");
     make_file(&config, UID, b"x-mine: 1\n");
@@ -313,8 +309,7 @@ async fn a_file_that_grows_during_a_delivery_is_in_use_or_keeps_its_content() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_test_of_a_delivery_refuses_a_file_that_is_touched_again_and_again() {
-    let homed = Homed::start(&["--deadline", "2s"]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&["--deadline", "2s"]);
     make_directory(&target.home.join(".kube"), UID);
     let config = target.home.join(".kube/config");
     make_file(&config, UID, b"x-mine: 1\n");
@@ -339,8 +334,7 @@ async fn the_test_of_a_delivery_refuses_a_file_that_is_touched_again_and_again()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_written_in_place_keeps_its_whole_content() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     make_directory(&target.home.join(".kube"), UID);
     let config = target.home.join(".kube/config");
     let whole = format!("x-mine: 1\n{}x-end: 1\n", "x-more: 1 # much of it\n".replace("x-more", "k"));
@@ -367,8 +361,7 @@ async fn a_file_that_is_written_in_place_keeps_its_whole_content() {
 
 #[tokio::test]
 async fn the_users_part_of_the_previous_file_is_kept_and_can_be_restored() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     let (kube, names) = (target.home.join(".kube"), entries("1").names());
     let (config, kept) = (kube.join("config"), kube.join("config.bursar-kept"));
     homed.write(&target).await.expect("the home is writable");
@@ -417,8 +410,7 @@ async fn the_test_write_finds_obstacles_before_a_credential_is_issued() {
 
 #[tokio::test]
 async fn a_missing_home_is_distinguished_from_an_unmounted_export() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     let names = entries("1").names();
     let remove = async || homed.ask(&target, Work::RemoveKubeconfig { names: names.clone() }).await;
     fs::remove_dir(&target.home).expect("the folder exists");
@@ -465,8 +457,7 @@ async fn a_home_is_missing_only_if_its_file_system_is_mounted() {
 
 #[tokio::test]
 async fn a_removal_deletes_keys_that_a_killed_worker_left() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&[]);
     homed.write(&target).await.expect("the home is writable");
     let kube = target.home.join(".kube");
     make_file(&kube.join(".bursar-00.tmp"), UID, b"a key");

@@ -53,6 +53,13 @@ impl Drop for Homed {
 }
 
 impl Homed {
+    /// Starts a server, and makes the home `foo`.
+    fn with_home(arguments: &[&str]) -> (Self, HomeTarget) {
+        let homed = Self::start(arguments);
+        let target = homed.home("foo");
+        (homed, target)
+    }
+
     fn start(arguments: &[&str]) -> Self {
         let folder = folder();
         let child = command(folder.path(), arguments).spawn().expect("bursar-homed is built");

@@ -62,8 +62,7 @@ fn almost(valid: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
 
 #[tokio::test]
 async fn every_message_gets_an_answer_or_a_close() {
-    let homed = Homed::start(&["--deadline", "5s"]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&["--deadline", "5s"]);
     let socket = homed.folder.path().join("homed.sock");
     let line = |work: Work| {
         let mut line = serde_json::to_vec(&Request::new(target.clone(), work)).expect("the value has a JSON form");
@@ -190,8 +189,7 @@ async fn a_compromised_daemon_reaches_only_our_entries() {
 async fn entries_of_a_former_system_are_taken_over_only_if_root_allows_it() {
     let theirs = b"clusters:\n- {name: toolforge, cluster: {server: 'https://old'}}\ncontexts:\n- {name: toolforge, context: {cluster: toolforge, user: tf-foo}}\nusers:\n- {name: tf-foo, user: {client-certificate: x}}\n";
     for (arguments, expected) in [(&[][..], Err("foreign-entry")), (&["--take-over", "toolforge"][..], Ok(()))] {
-        let homed = Homed::start(arguments);
-        let target = homed.home("foo");
+        let (homed, target) = Homed::with_home(arguments);
         make_directory(&target.home.join(".kube"), UID);
         make_file(&target.home.join(".kube/config"), UID, theirs);
         let answer = homed.write(&target).await;
@@ -204,8 +202,7 @@ async fn entries_of_a_former_system_are_taken_over_only_if_root_allows_it() {
 
 #[tokio::test]
 async fn homed_checks_all_requests_itself() {
-    let homed = Homed::start(&[]);
-    let good = homed.home("foo");
+    let (homed, good) = Homed::with_home(&[]);
     let outside = homed.folder.path().join("outside");
     make_directory(&outside, UID);
     let prefix = homed.folder.path().join("homes");
@@ -230,16 +227,14 @@ async fn homed_checks_all_requests_itself() {
 
 #[tokio::test]
 async fn only_the_configured_user_is_served() {
-    let homed = Homed::start(&["--client-user", "4242"]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&["--client-user", "4242"]);
     assert_eq!(homed.write(&target).await, Err(HomeError::Forbidden { uid: 0 }));
     assert_eq!(names_in(&target.home), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn garbage_and_endless_requests_are_refused_and_the_server_keeps_running() {
-    let homed = Homed::start(&["--deadline", "3s"]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&["--deadline", "3s"]);
     let socket = homed.folder.path().join("homed.sock");
     let valid =
         serde_json::to_value(Request::new(target.clone(), write(entries("1")))).expect("the value has a JSON form");

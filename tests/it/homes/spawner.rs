@@ -178,8 +178,7 @@ async fn a_worker_that_is_stopped_after_its_answer_is_killed() {
 
 #[tokio::test]
 async fn a_dead_or_hanging_spawner_is_replaced_and_ends_with_its_server() {
-    let mut homed = Homed::start(&["--deadline", "5s"]);
-    let target = homed.home("foo");
+    let (mut homed, target) = Homed::with_home(&["--deadline", "5s"]);
     // A request may arrive before or after the death of the spawner. Many rounds cover both.
     let often = std::iter::repeat_n(Signal::KILL, 40);
     for how in often.chain([Signal::STOP]) {

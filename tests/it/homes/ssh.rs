@@ -38,8 +38,7 @@ async fn reason(homed: &Homed, target: &HomeTarget, work: Work) -> String {
 
 #[tokio::test]
 async fn keys_are_added_beside_other_lines_and_removed_again() {
-    let homed = Homed::start(&["--ssh-keys"]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&["--ssh-keys"]);
     let file = target.home.join(".ssh/authorized_keys");
     assert_eq!(homed.ask(&target, keys(&[])).await, Ok(Answer::SshKeys { changed: false, mount: None }));
     assert_eq!(names_in(&target.home), Vec::<String>::new(), "without keys, no folder is made");
@@ -73,8 +72,7 @@ async fn keys_are_added_beside_other_lines_and_removed_again() {
 
 #[tokio::test]
 async fn a_file_never_grows_so_large_that_its_keys_could_not_be_removed() {
-    let homed = Homed::start(&["--ssh-keys"]);
-    let target = homed.home("foo");
+    let (homed, target) = Homed::with_home(&["--ssh-keys"]);
     make_directory(&target.home.join(".ssh"), UID);
     let file = target.home.join(".ssh/authorized_keys");
     let own = vec![b'#'; 1024 * 1024 - 200];

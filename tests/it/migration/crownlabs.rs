@@ -169,8 +169,7 @@ fn namespaces_outlive_the_tenants_that_owned_them_and_logins_keep_working() {
     page.done(&world);
     page.done(&world);
     page.done(&world);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     page.ends(&world, 1);
     assert_eq!(page.done(&world), "", "the directory and the Tenants have the same workspaces");
     let said = page.done(&world);

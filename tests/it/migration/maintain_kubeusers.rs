@@ -122,7 +122,7 @@ fn tools_work_at_every_moment_and_keep_what_they_have() {
     toolforge(&world);
     let admin_home = world.folder.join("homes/home/dana");
     let admin = in_the_home(&world, &admin_home, ".admkube", "dana", "default", "admins");
-    let tools = ["foo", "bar"].map(|tool| world.home(tool).join(".kube/config"));
+    let tools = ["foo", "bar"].map(|tool| world.kubeconfig(tool));
     let copy = world.folder.join("copy");
     fs::copy(&tools[0], &copy).expect("the file can be copied");
     wait_for("the old certificates work", DEADLINE, || (world.works(&copy) && world.works(&tools[1])).then_some(()));
@@ -136,8 +136,7 @@ fn tools_work_at_every_moment_and_keep_what_they_have() {
     page.done(&world);
     world.restart_homed(&["--take-over", "test"]);
     page.done(&world);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     page.ends(&world, 1);
     wait_for("only the foreign namespaces fail", DEADLINE, || {
         follow(&world, "bursar sync");
@@ -163,7 +162,7 @@ fn tools_work_at_every_moment_and_keep_what_they_have() {
     page.done(&world);
     assert_eq!(who(&world, &tools[1], &[]), "tool:bar");
     assert_eq!(["foo", "bar"].map(|tool| amounts(&world, &format!("tool-{tool}"), "bursar")), quotas);
-    assert!(world.works(&world.home("new").join(".kube/config")), "a tool that only Bursar knows works too");
+    assert!(world.works(&world.kubeconfig("new")), "a tool that only Bursar knows works too");
 
     let said = page.done(&world);
     assert!(

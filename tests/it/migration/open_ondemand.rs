@@ -121,8 +121,7 @@ fn both_logins_work_until_the_portal_switches() {
     ];
     let (world, mut page) = Page::open(&servers, "ood", PAGE, &words);
     open_ondemand(&world, keycloak);
-    let home = |name: &str| world.folder.join("homes/home").join(name).join(".kube/config");
-    let alice = home("alice");
+    let alice = world.kubeconfig_of("alice");
     wait_for("the old login works", DEADLINE, || world.kubectl_with(&alice, OLD).status.success().then_some(()));
     let namespaces = ["user-alice", "user-carol", "user-erin"];
     let before = namespaces.map(|namespace| identity(&world, namespace));
@@ -130,10 +129,9 @@ fn both_logins_work_until_the_portal_switches() {
 
     page.done(&world);
     page.done(&world);
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     page.done(&world);
-    assert!(!home("bob").exists(), "no account was requested for bob yet");
+    assert!(!world.kubeconfig_of("bob").exists(), "no account was requested for bob yet");
     let said = page.done(&world);
     assert!(said.contains("user:alice"), "{said}");
     assert_eq!(who(&world, &alice, &[]), "alice", "the current context is still that of the portal");
@@ -141,9 +139,9 @@ fn both_logins_work_until_the_portal_switches() {
     let said = page.ends(&world, 4);
     assert!(said.contains("no user \"erin\""), "{said}");
     page.done(&world);
-    assert_eq!(who(&world, &home("carol"), &["--context", "test"]), "user:carol");
+    assert_eq!(who(&world, &world.kubeconfig_of("carol"), &["--context", "test"]), "user:carol");
     page.done(&world);
-    assert_eq!(who(&world, &home("bob"), &["--context", "test"]), "user:bob");
+    assert_eq!(who(&world, &world.kubeconfig_of("bob"), &["--context", "test"]), "user:bob");
     page.done(&world);
     let pods = ["auth", "can-i", "patch", "configmaps", "-n", "user-alice", "--as"];
     let initializer = [pods.as_slice(), &["system:serviceaccount:user-alice:default"]].concat();

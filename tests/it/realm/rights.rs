@@ -24,7 +24,7 @@ fn nothing_there(world: &mut World, why: &str) {
     let said = report.realm.clone().unwrap_or_default();
     assert!(said.contains(why), "{report:#?}");
     assert_eq!((report.exit_code(), report.failing.len()), (1, 0), "{report:#?}");
-    let kubeconfig = world.folder.join("homes/home").join(format!("{}-ada", world.name)).join(".kube/config");
+    let kubeconfig = world.kubeconfig_of(&format!("{}-ada", world.name));
     assert!(world.works(&kubeconfig), "access to the cluster does not depend on the realm");
     let status = world.status().realm.expect("the status has a realm");
     assert!(status.trouble.is_some_and(|trouble| trouble.why.contains(why)));

@@ -47,7 +47,7 @@ fn an_outage_of_the_realm_stops_nothing_else_and_recovery_needs_no_help() {
     world.person("rlout-a", 64_401);
     let dn = format!("cn=rlout-lab,ou=groups,{}", world.base);
     world.add(&group_of_names_ldif(&dn, "rlout-lab", &[person_dn(&world.base, "rlout-a")]));
-    let kubeconfig = world.folder.join("homes/home/rlout-a/.kube/config");
+    let kubeconfig = world.kubeconfig_of("rlout-a");
 
     for (fate, why) in [(1, "503"), (2, "429"), (3, "could not be parsed"), (4, "no answer within 5s")] {
         mode.store(fate, Ordering::Relaxed);
@@ -82,8 +82,7 @@ fn an_outage_of_the_realm_stops_nothing_else_and_recovery_needs_no_help() {
 
     // An order during the outage is reported as unfinished, and is done when the realm is back.
     world.stop();
-    let daemon = Daemon::start(&world);
-    daemon.notified("READY=1");
+    let daemon = Daemon::ready(&world);
     let (code, said) = crate::runbooks::follow(&world, "bursar suspend user rlout-a --reason left");
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("user:rlout-a: suspend") && said.contains("realm rlout, where the user may"), "{said}");

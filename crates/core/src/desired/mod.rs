@@ -131,6 +131,30 @@ pub struct AccountIntent {
     pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, Value>>,
 }
 
+impl AccountIntent {
+    /// Returns an intent that changes nothing.
+    #[must_use]
+    pub const fn new(account: AccountName, class: String, generation: u64) -> Self {
+        Self {
+            account,
+            posix: None,
+            class,
+            transition: None,
+            generation,
+            regenerated: None,
+            held: None,
+            orders: Vec::new(),
+            ordered: None,
+            adopts: BTreeSet::new(),
+            awaited: false,
+            leaving: BTreeMap::new(),
+            rests_on: BTreeSet::new(),
+            keeps_people: false,
+            returning: BTreeMap::new(),
+        }
+    }
+}
+
 impl Deref for DesiredAccount {
     type Target = AccountIntent;
 

@@ -99,13 +99,7 @@ fn of(who: &Who) -> Value {
 }
 
 fn label_selector(selector: &Selector) -> Value {
-    let requirements = selector.requirements().iter().map(|requirement| match requirement {
-        Requirement::In(key, values) => json!({"key": key, "operator": "In", "values": values}),
-        Requirement::NotIn(key, values) => json!({"key": key, "operator": "NotIn", "values": values}),
-        Requirement::Exists(key) => json!({"key": key, "operator": "Exists"}),
-        Requirement::Absent(key) => json!({"key": key, "operator": "DoesNotExist"}),
-    });
-    json!({"matchExpressions": requirements.collect::<Vec<_>>()})
+    json!({"matchExpressions": selector.requirements().iter().map(Requirement::expression).collect::<Vec<_>>()})
 }
 
 /// Returns a name that differs for different peers. Peers that existed in earlier versions keep their names.

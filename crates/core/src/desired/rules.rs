@@ -140,7 +140,7 @@ mod tests {
         for number in 1..=3 {
             world.add(AccountKind::Tool, &format!("t{number:02}"), Some(53_000 + number));
         }
-        (0..4).for_each(|_| drop(world.cycle()));
+        world.cycles(4);
         // The second time, the ledger still has the first name, and the labels have the second.
         for (before, after) in [("tool", "project"), ("project", "job")] {
             assert_eq!(labels(&world), BTreeSet::from([before.to_owned()]));
@@ -179,10 +179,10 @@ mod tests {
             ..world.policy.classes["tool"].clone()
         };
         world.policy.classes.insert(student.name.clone(), student);
-        (0..4).for_each(|_| drop(world.cycle()));
+        world.cycles(4);
         let first = world.id(AccountKind::Tool, "s01");
         "tool".clone_into(&mut world.ledger.tenants.get_mut(&(first, prod())).expect("s01 is a tenant").class);
-        (0..4).for_each(|_| drop(world.cycle()));
+        world.cycles(4);
         for (_, record) in world.ledger.objects.iter_mut().filter(|(key, _)| key.kind == ManagedKind::Namespace) {
             record.detail = None;
         }
@@ -225,7 +225,7 @@ mod tests {
         let mut world = World::new();
         world.add(AccountKind::Tool, "t01", Some(53_001));
         world.add(AccountKind::Tool, "t02", Some(53_002));
-        (0..4).for_each(|_| drop(world.cycle()));
+        world.cycles(4);
         let former =
             |world: &World| former_classes(&world.ledger, &world.policy, &prod()).into_keys().collect::<Vec<_>>();
         assert_eq!(former(&world), Vec::<String>::new());

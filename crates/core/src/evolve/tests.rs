@@ -8,7 +8,6 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::desired::Transition;
-use crate::identity::AccountKind;
 use crate::inventory::pods::{Lifetime, ObservedPod};
 use crate::ledger::{CredentialKey, Suspension};
 use crate::plan::testing::{World, prod};
@@ -21,8 +20,7 @@ fn evolved(world: &World) -> Evolved {
 
 #[test]
 fn a_namespace_that_is_used_again_is_not_announced_as_idle() {
-    let mut world = World::new();
-    world.add(AccountKind::Tool, "foo", Some(52_503));
+    let (mut world, _) = World::with_foo();
     world.policy.reapers.namespaces = Some(NamespaceReaper {
         idle_for: Duration::from_hours(4),
         warn_for: Duration::from_hours(1),
@@ -63,8 +61,7 @@ fn a_namespace_that_is_used_again_is_not_announced_as_idle() {
 
 #[test]
 fn a_removal_whose_inspections_fail_is_forgotten_after_a_day() {
-    let mut world = World::new();
-    let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+    let (mut world, foo) = World::with_foo();
     world.cycle();
     let (key, at) = (CredentialKey::new(foo, prod()), world.now);
     let removed = world.ledger.deliveries[&key].clone().removed(at);

@@ -606,8 +606,7 @@ mod tests {
 
     #[test]
     fn an_older_ledger_learns_what_was_revoked_suspended_and_resumed_since() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         let bar = world.add(AccountKind::Tool, "bar", Some(52_504));
         world.cycle();
         let (old, policy) = (world.ledger.clone(), world.policy.clone());
@@ -649,8 +648,7 @@ mod tests {
     /// Anybody who may create bindings in some namespace can write one with any generation and with our label.
     #[test]
     fn generations_that_no_ledger_reaches_do_not_move_the_counter() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
         let (old, policy) = (world.ledger.clone(), world.policy.clone());
         let account = &old.accounts[&foo];
@@ -683,7 +681,7 @@ mod tests {
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         world.account(&foo).disabled = Some("mark".to_owned());
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         let (old, policy) = (world.ledger.clone(), world.policy.clone());
         assert_eq!(old.stopped.len(), 2);
         let seen = |state| Facts {
@@ -719,10 +717,10 @@ mod tests {
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         let before = world.ledger.accounts[&foo].generation;
-        let note = Note { actor: "root".to_owned(), reason: "left".to_owned(), ticket: None, at: world.now };
+        let note = world.note("left");
         let (what, account) = (OrderKind::Suspend, foo.clone());
         world.ledger.orders.push(Order { id: 1, account, what, note, bulk: None, object: None });
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         let suspended = world.ledger.accounts[&foo].clone();
         assert!(suspended.generation > before && !world.ledger.stopped.is_empty());
         let of_b = seal(&world, &foo, "b", before, TenantState::Active);
@@ -766,7 +764,7 @@ mod tests {
         });
         let [foo, bar] =
             [("foo", 52_503), ("bar", 52_504)].map(|(name, uid)| world.add(AccountKind::Tool, name, Some(uid)));
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         let old = world.ledger.clone();
         let stands = |id: &AccountId| (old.accounts[id].account_name(), old.accounts[id].generation);
         assert!([&bob, &carol, &foo, &bar].iter().all(|id| stands(id).1 > 0));
@@ -786,7 +784,7 @@ mod tests {
             assert_eq!(learned.accounts[id], old.accounts[id]);
         }
         world.ledger = learned;
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         for (id, state) in [
             (&bob, Lifecycle::Suspended),
             (&foo, Lifecycle::Suspended),
@@ -819,8 +817,7 @@ mod tests {
     /// Students alice and bob in workspace algebra; bob is also an administrator, like carol.
     fn course() -> (World, [AccountId; 4]) {
         let (mut world, alice, algebra) = World::in_course();
-        let class = world.policy.classes.get_mut("course").expect("the policy has this class");
-        class.when = Some(When::Base("cn=algebra,ou=groups,dc=example,dc=org".to_owned()));
+        world.class("course").when = Some(When::Base("cn=algebra,ou=groups,dc=example,dc=org".to_owned()));
         let [bob, carol] = [("bob", 20_002), ("carol", 20_003)].map(|(name, uid)| {
             let id = world.add(AccountKind::User, name, Some(uid));
             world.account(&id).dn = format!("uid={name},ou=students,dc=example,dc=org");
@@ -830,7 +827,7 @@ mod tests {
         let admins = world.add(AccountKind::Group, "k8s-admins", None);
         world.join(&admins, &bob);
         world.join(&admins, &carol);
-        (0..3).for_each(|_| drop(world.cycle()));
+        world.cycles(3);
         (world, [alice, bob, algebra, admins])
     }
 
@@ -854,7 +851,7 @@ mod tests {
         for group in [&algebra, &admins] {
             world.account(group).leaving.insert(entry.clone());
         }
-        (0..3).for_each(|_| drop(world.cycle()));
+        world.cycles(3);
         assert_eq!(places(&world, &bob), BTreeSet::from([own.clone()]));
         for is_partial in [true, false] {
             let mut world = world.clone();
@@ -876,7 +873,7 @@ mod tests {
             for group in [&algebra, &admins] {
                 world.join(group, &bob);
             }
-            (0..3).for_each(|_| drop(world.cycle()));
+            world.cycles(3);
             assert_eq!(places(&world, &bob), BTreeSet::from([None, own.clone(), workspace.clone()]));
         }
     }
@@ -924,8 +921,7 @@ mod tests {
 
     #[test]
     fn a_lost_ledger_recovers_ids_uids_and_frozen_names() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
         let mut renamed = world.ledger.accounts[&foo].clone();
         renamed.name = "web".to_owned();

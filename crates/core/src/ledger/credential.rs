@@ -146,7 +146,7 @@ impl Delivery {
     /// Whether a credential was written into the file, and neither replaced by a notice nor removed.
     #[must_use]
     pub fn may_hold_a_credential(&self) -> bool {
-        !self.digest.to_string().starts_with(NOTICE)
+        !self.digest.unpacked().is_some_and(|text| text.starts_with(NOTICE))
     }
 
     /// Whether the row of a credential that is about to be written into `file` may replace this row: this row neither
@@ -165,7 +165,7 @@ impl Delivery {
     /// Whether the file may have been written, but the answer is not recorded.
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        self.digest.to_string().is_empty()
+        self.digest.is_empty()
     }
 }
 

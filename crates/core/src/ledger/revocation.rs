@@ -363,7 +363,7 @@ mod tests {
         let (mut world, before) = (site(), site());
         let away = world.inventory.clusters.remove(&prod()).expect("cluster prod answers");
         for _ in 0..4 {
-            (0..4).for_each(|_| drop(world.cycle()));
+            world.cycles(4);
             world.now += PATIENCE;
         }
         assert_eq!(revoked(&world, &before), ["ta", "tb", "tc", "td"]);
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(orders(&world, "stolen"), 0, "the same order joins the running revocation");
         assert_eq!(orders(&world, "stolen again"), 4, "another theft is another revocation");
         world.inventory.clusters.insert(prod(), away);
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         assert!(progress(&world).is_empty(), "{:?}", progress(&world));
     }
 

@@ -74,9 +74,7 @@ impl Story {
     fn pass(&mut self, snapshot: &DirectorySnapshot) -> bool {
         let now = Timestamp::from_second(self.now).expect("the time is valid");
         let ReadChanges { changes, events } = transition(&self.ledger, snapshot, &self.policy, now);
-        for change in &changes {
-            self.ledger.apply(change);
-        }
+        self.ledger.apply_all(&changes);
         self.events.extend(events.iter().map(|event| event.action.clone()));
         changes.iter().any(|change| !matches!(change, Change::Sources(_)))
     }
@@ -477,9 +475,7 @@ fn a_source_that_is_not_read_stays_as_it_was() {
         &story.policy,
         now,
     );
-    for change in &seen.changes {
-        story.ledger.apply(change);
-    }
+    story.ledger.apply_all(&seen.changes);
     assert_eq!(story.absent("foo"), None);
     assert_ne!(story.account("foo").id, story.account("bar").id, "the same id in another source is another account");
 }

@@ -165,7 +165,7 @@ mod tests {
     fn adopt(world: &World, namespace: &str, owner: &str) -> Result<OrderOutcome, RequestRefusal> {
         let owner = Some(owner.parse().expect("the account name is valid"));
         let wanted = AdoptObject { object: format!("namespace {namespace}"), owner, reason: None, ticket: None };
-        let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
+        let note = world.note("");
         object(&world.ledger, &world.policy, &wanted, note)
     }
 
@@ -210,9 +210,7 @@ mod tests {
         let OrderOutcome { changes, text, .. } =
             adopt(&world, "tool-john-doe", "tool:john.doe").expect("there is an order");
         assert!(text.contains("tool:john.doe: namespace tool-john-doe to be adopted"), "{text}");
-        for change in &changes {
-            world.ledger.apply(change);
-        }
+        world.ledger.apply_all(&changes);
         assert_eq!(world.ledger.accounts[&dotted].kubernetes_name, "john-doe");
         assert_eq!(world.ledger.orders.len(), 1);
         let refusal = |world: &World, namespace: &str, owner: &str| {

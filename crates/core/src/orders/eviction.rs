@@ -110,8 +110,7 @@ mod tests {
     }
 
     fn evicted() -> (World, AccountId) {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
         let since = Some(world.now);
         assert_eq!(ordered(&mut world, OrderRequest::Evict(Evict { target: target(), since })), []);
@@ -153,8 +152,7 @@ mod tests {
 
     #[test]
     fn a_start_of_workloads_is_refused_if_nothing_was_stopped() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
         let refused = left_stopped(
             &world.ledger,
@@ -168,8 +166,7 @@ mod tests {
 
     #[test]
     fn an_eviction_cannot_be_ended_before_every_cluster_has_carried_it_out() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
         let away = world.inventory.clusters.remove(&prod()).expect("cluster prod answers");
         let since = Some(world.now);

@@ -84,8 +84,7 @@ mod tests {
 
     #[test]
     fn an_exception_needs_a_reason_and_an_exception_from_images_also_needs_strict_groups() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         let until = world.now + jiff::SignedDuration::from_hours(24);
         let given = |world: &World, rule, reason: &str| {
             let target = Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: None, ticket: None };
@@ -97,7 +96,7 @@ mod tests {
         };
         assert_eq!(given(&world, ExceptedRule::Images, ""), Err(64));
         assert!(given(&world, ExceptedRule::Images, "a course").is_ok_and(|text| text.contains("images until 2026-")));
-        world.policy.classes.get_mut("tool").expect("the policy has class tool").admission.uid.strict_groups = false;
+        world.class("tool").admission.uid.strict_groups = false;
         assert_eq!(given(&world, ExceptedRule::Images, "a course"), Err(1));
         assert!(given(&world, ExceptedRule::Hosts, "a course").is_ok());
     }

@@ -166,9 +166,8 @@ mod tests {
 
     #[test]
     fn an_override_of_a_resource_without_a_default_warns() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
-        let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
+        let (mut world, foo) = World::with_foo();
+        let note = world.note("");
         let told = |world: &World, resource: &str| {
             let target = Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: None, ticket: None };
             let amounts = BTreeMap::from([(resource.to_owned(), "8".to_owned())]);
@@ -178,7 +177,7 @@ mod tests {
                 .text
         };
         assert!(!told(&world, "limits.cpu").contains("are refused"), "the class has a default");
-        let class = world.policy.classes.get_mut("tool").expect("the sample policy has class tool");
+        let class = world.class("tool");
         class.limit_range = None;
         class.quota.remove("limits.cpu");
         assert!(told(&world, "limits.cpu").contains("pods that do not name limits.cpu themselves are refused"));

@@ -94,6 +94,32 @@ impl DerefMut for AccountPlan {
 }
 
 impl AccountPlan {
+    /// Returns the plan for the account `before` that has these steps and records nothing.
+    #[must_use]
+    pub fn new(before: Arc<Account>, intent: AccountIntent, narrowing: Vec<Action>, actions: Vec<Action>) -> Self {
+        Self {
+            id: before.id.clone(),
+            ownerless: false,
+            intent: Arc::new(intent),
+            narrowing: Arc::new(narrowing),
+            actions: Arc::new(actions),
+            adopted: Vec::new(),
+            namespaces: Vec::new(),
+            is_own: false,
+            paced: BTreeSet::new(),
+            losses: Losses::new(),
+            left: false,
+            settles: Vec::new(),
+            standing: Standing::new(),
+            places: Vec::new(),
+            forgotten: Vec::new(),
+            labelled: Vec::new(),
+            begun: BTreeMap::new(),
+            before,
+            otherwise: None,
+        }
+    }
+
     /// Returns all steps, in the order in which they begin.
     pub fn steps(&self) -> impl Iterator<Item = &Action> {
         self.narrowing.iter().chain(self.actions.iter())

@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn unknown_bindings_in_adopted_namespaces_use_no_budget() {
         let (mut world, alice) = profiled();
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
         let own = world
             .ledger
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn a_missing_level_is_set_before_bindings_and_a_weaker_level_causes_a_notice() {
         let (mut world, alice) = profiled();
-        let class = world.policy.classes.get_mut("profile").expect("the policy has this class");
+        let class = world.class("profile");
         let crate::policy::From::Adopted(adopts) = &mut class.from else { panic!("the class adopts namespaces") };
         adopts.pod_security = Some(crate::policy::PodSecurity::Baseline);
         let steps = |world: &World| -> Vec<Action> { world.plan().accounts[0].steps().cloned().collect() };
@@ -377,7 +377,7 @@ mod tests {
         let (step, reason) = (crate::ledger::ADOPTED.to_owned(), "somebody else's".to_owned());
         let next_try = world.now + jiff::SignedDuration::from_mins(5);
         let failure = crate::ledger::Failure { step, reason, since: world.now, attempts: 4, next_try };
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         world.ledger.settled.clear();
         world.ledger.deliveries.clear();
         world.cluster().objects.retain(|key, _| key.namespace.as_deref() != Some("lab-a"));
@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn steps_in_adopted_namespaces_wait_for_every_failure_and_stop_no_policy_change() {
         let (mut world, alice) = profiled();
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         world.ledger.settled.clear();
         world.cluster().objects.retain(|key, _| key.namespace.as_deref() != Some("lab-a"));
         let next_try = world.now + jiff::SignedDuration::from_mins(5);
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn nobody_is_bound_before_the_level_in_namespaces_that_were_created_again() {
         let (mut world, alice) = profiled();
-        let class = world.policy.classes.get_mut("profile").expect("the policy has this class");
+        let class = world.class("profile");
         let crate::policy::From::Adopted(adopts) = &mut class.from else { panic!("the class adopts namespaces") };
         adopts.pod_security = Some(crate::policy::PodSecurity::Baseline);
         let bob = world.add(AccountKind::User, "bob", Some(20_002));
@@ -437,7 +437,7 @@ mod tests {
         let mut another = found[&name("lab-a")].clone();
         another.annotations.insert("owner".to_owned(), "bob".to_owned());
         found.insert(name("lab-b"), another);
-        (0..4).for_each(|_| drop(world.cycle()));
+        world.cycles(4);
         assert!(world.plan().is_empty(), "{}", world.plan());
         // Somebody deletes both namespaces, and creates them again without a level.
         let is_there = |key: &ObjectKey| key.namespace.as_deref().is_some_and(|there| there.starts_with("lab-"));
@@ -472,8 +472,7 @@ mod tests {
         assert_eq!(actions.len(), first + 3);
         // An existing binding is changed before the delivery, because it may name a revoked generation.
         world.cycle();
-        let note =
-            crate::ledger::Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
+        let note = world.note("stolen");
         world.account(&alice).revocation = Some(Box::new(note));
         let plan = world.plan();
         let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();

@@ -1,15 +1,14 @@
 //! Tests bindings that apply although the cluster does not show them, or although somebody is deleting them.
 
-use crate::identity::{AccountId, AccountKind};
+use crate::identity::AccountId;
 use crate::kinds::ObjectKey;
-use crate::ledger::{Failure, LATER_REMOVAL, Note, Order, OrderKind, REMOVAL};
+use crate::ledger::{Failure, LATER_REMOVAL, OrderKind, REMOVAL};
 use crate::plan::testing::{World, prod};
 use crate::plan::{AccountPlan, Action};
 
 fn world() -> (World, AccountId, ObjectKey) {
-    let mut world = World::new();
-    let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
-    (0..2).for_each(|_| drop(world.cycle()));
+    let (mut world, foo) = World::with_foo();
+    world.cycles(2);
     let binding = world.bound.keys().next().expect("the account has a binding").clone();
     (world, foo, binding)
 }
@@ -39,16 +38,14 @@ fn an_unlabelled_binding_stays_in_the_ledger_until_it_is_deleted() {
 fn a_revocation_of_a_held_account_deletes_an_unlabelled_binding() {
     let (mut world, foo, binding) = world();
     world.cluster().objects.remove(&binding);
-    let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
-    world.ledger.holds.insert(foo.clone(), note.clone());
-    let order = Order { id: 1, account: foo.clone(), what: OrderKind::Revoke, note, bulk: None, object: None };
-    world.ledger.orders.push(order);
+    world.hold(&foo);
+    world.order(&foo, OrderKind::Revoke);
     world.cycle();
     assert!(world.bound.is_empty(), "{:?}", world.bound);
     world.cycle();
     assert!(world.bound.is_empty(), "a hold stops the new binding: {:?}", world.bound);
     world.ledger.holds.remove(&foo);
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     assert!(world.bound.contains_key(&binding));
     assert!(world.plan().is_empty(), "{}", world.plan());
 }
@@ -81,12 +78,11 @@ fn a_suspension_deletes_a_binding_that_a_finalizer_keeps() {
 fn a_revocation_deletes_a_binding_that_a_finalizer_keeps_and_recreates_it() {
     let (mut world, foo, binding) = world();
     world.cluster().objects.get_mut(&binding).expect("the world has the object").deleting = true;
-    let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
-    world.ledger.orders.push(Order { id: 1, account: foo, what: OrderKind::Revoke, note, bulk: None, object: None });
+    world.order(&foo, OrderKind::Revoke);
     world.cycle();
     assert!(world.bound.is_empty());
     world.cluster().objects.remove(&binding);
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     assert!(world.bound.contains_key(&binding));
     assert!(world.plan().is_empty(), "{}", world.plan());
 }
@@ -96,9 +92,7 @@ fn a_failed_removal_of_workloads_delays_no_change_of_a_binding() {
     for (step, delays) in [(LATER_REMOVAL, false), (REMOVAL, true)] {
         let (mut world, alice, algebra) = World::in_course();
         let (since, next_try) = (world.now, world.now + jiff::SignedDuration::from_secs(30));
-        let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
-        let order = Order { id: 1, account: alice, what: OrderKind::Revoke, note, bulk: None, object: None };
-        world.ledger.orders.push(order);
+        world.order(&alice, OrderKind::Revoke);
         // An earlier attempt recorded the revocation.
         let (approved, _) = world.guarded();
         world.execute_until(&approved, 0);

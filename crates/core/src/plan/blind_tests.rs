@@ -6,20 +6,13 @@ use std::time::Duration;
 
 use super::Action;
 use super::testing::World;
-use crate::identity::{AccountId, AccountKind, HostName};
+use crate::identity::{AccountKind, HostName};
 use crate::kinds::{ManagedKind, ObjectKey, Stage, WatchedKind};
-use crate::ledger::change::Change;
-use crate::ledger::{Note, Order, OrderKind};
+use crate::ledger::OrderKind;
 use crate::policy::CredentialKind;
 
 fn blind(world: &mut World, kinds: &[ManagedKind]) {
     world.cluster().blind = kinds.iter().map(|kind| WatchedKind::from(*kind)).collect();
-}
-
-fn order(world: &mut World, account: &AccountId, what: OrderKind) {
-    let note = Note { actor: "ann".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
-    let order = Order { id: 1, account: account.clone(), what, note, bulk: None, object: None };
-    world.ledger.apply(&Change::Order(order));
 }
 
 fn written(world: &World) -> BTreeSet<String> {
@@ -37,17 +30,9 @@ fn named(world: &World) -> BTreeSet<String> {
 }
 
 fn tokens(world: &mut World) {
-    let rule = world
-        .policy
-        .classes
-        .get_mut("tool")
-        .expect("the policy has this class")
-        .credential
-        .as_mut()
-        .expect("the class has a credential");
     let directory = Some("/srv/{host}/{name}".into());
     let hosts = vec![HostName("ce1".to_owned())];
-    rule.kind = CredentialKind::ServiceAccount { lifetime: Duration::from_hours(1), hosts, directory };
+    *world.credential("tool") = CredentialKind::ServiceAccount { lifetime: Duration::from_hours(1), hosts, directory };
 }
 
 const TOKENS: [ManagedKind; 2] = [ManagedKind::ServiceAccount, ManagedKind::Secret];
@@ -57,7 +42,7 @@ fn a_kind_that_is_not_shown_delays_only_its_own_objects() {
     let mut world = World::new();
     let ann = world.add(AccountKind::User, "ann", Some(20_001));
     "uid=ann,ou=students,dc=example,dc=org".clone_into(&mut world.account(&ann).dn);
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     let claim = |key: &&ObjectKey| key.kind == ManagedKind::PersistentVolumeClaim;
     let claims = |world: &World| world.ledger.objects.keys().filter(claim).count();
     assert_eq!(claims(&world), 1);
@@ -67,21 +52,21 @@ fn a_kind_that_is_not_shown_delays_only_its_own_objects() {
     world.cluster().objects.remove(&key);
     assert!(world.plan().is_empty() && world.plan().notices.is_empty(), "{}", world.plan());
 
-    let class = world.policy.classes.get_mut("student").expect("the policy has this class");
+    let class = world.class("student");
     class.quota.insert("pods".to_owned(), "3".to_owned());
     class.volumes.clear();
     let plan = world.plan();
     assert!(plan.notices.iter().any(|it| it.text.contains("PersistentVolumeClaim") && it.text.contains(" waits: ")));
     let kinds = written(&world);
     assert!(kinds.contains("ResourceQuota") && !kinds.contains("PersistentVolumeClaim"), "{kinds:?}");
-    (0..3).for_each(|_| drop(world.cycle()));
+    world.cycles(3);
     assert_eq!(claims(&world), 1, "the claim is kept in the ledger while its kind is not shown");
     world.account(&ann).disabled = Some("mark".to_owned());
     world.cycle();
     assert!(world.bound.is_empty() && !world.ledger.objects.keys().any(|key| key.kind.stage() == Stage::Access));
 
     blind(&mut world, &[]);
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     assert_eq!(claims(&world), 0);
     assert!(world.plan().is_empty() && world.plan().notices.is_empty(), "{}", world.plan());
 }
@@ -92,13 +77,13 @@ fn no_binding_names_a_service_account_while_its_kind_is_not_shown() {
     tokens(&mut world);
     blind(&mut world, &TOKENS);
     let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
-    (0..3).for_each(|_| drop(world.cycle()));
+    world.cycles(3);
     assert_eq!(named(&world), BTreeSet::new());
     assert!(world.ledger.deliveries.is_empty() && world.ledger.settled.is_empty());
     assert!(world.plan().is_empty() && !world.plan().notices.is_empty(), "{}", world.plan());
 
     blind(&mut world, &[]);
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     let name = |world: &World| format!("bursar-g{}", world.ledger.accounts[&foo].generation);
     assert_eq!(named(&world), BTreeSet::from([name(&world)]));
     assert!(world.ledger.deliveries.len() == 1 && world.plan().is_empty(), "{}", world.plan());
@@ -109,7 +94,7 @@ fn tokens_are_renewed_revoked_and_suspended_while_their_kinds_are_not_shown() {
     let mut world = World::new();
     tokens(&mut world);
     let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     let renewed = |world: &World| world.ledger.certificates.values().map(|it| it.not_after).max();
     let before = renewed(&world);
     blind(&mut world, &TOKENS);
@@ -117,7 +102,7 @@ fn tokens_are_renewed_revoked_and_suspended_while_their_kinds_are_not_shown() {
     world.cycle();
     assert!(renewed(&world) > before, "{}", world.plan());
 
-    order(&mut world, &foo, OrderKind::Revoke);
+    world.order(&foo, OrderKind::Revoke);
     let plan = world.plan();
     let proves = |step: &Action| matches!(step, Action::ProveRevoked { .. });
     assert!(plan.accounts.iter().flat_map(super::AccountPlan::steps).any(proves), "{plan}");
@@ -129,10 +114,10 @@ fn tokens_are_renewed_revoked_and_suspended_while_their_kinds_are_not_shown() {
     assert!(world.plan().is_empty(), "{:#?}", world.plan().accounts);
 
     blind(&mut world, &[]);
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     assert_eq!((named(&world).len(), made(&world)), (1, 1));
     blind(&mut world, &TOKENS);
-    order(&mut world, &foo, OrderKind::Suspend);
+    world.order(&foo, OrderKind::Suspend);
     world.cycle();
     assert_eq!((world.bound.len(), made(&world)), (0, 0));
 }

@@ -135,8 +135,7 @@ fn holder(subject: &Value) -> Option<Holder> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::change::Change;
-    use crate::ledger::{Note, Order, OrderKind};
+    use crate::ledger::OrderKind;
     use crate::plan::testing::{World, prod};
     use serde_json::json;
 
@@ -150,9 +149,7 @@ mod tests {
     fn a_revocation_proves_every_binding_of_a_person_including_workspaces() {
         let (mut world, alice, _) = World::in_course();
         let before = world.ledger.accounts[&alice].generation;
-        let note = Note { actor: "ann".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
-        let order = Order { id: 1, account: alice, what: OrderKind::Revoke, note, bulk: None, object: None };
-        world.ledger.apply(&Change::Order(order));
+        world.order(&alice, OrderKind::Revoke);
         let [Action::ProveRevoked { cluster, alone, known_as, bound }] = &proofs(&world)[..] else {
             panic!("{}", world.plan());
         };

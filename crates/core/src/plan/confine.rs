@@ -91,9 +91,8 @@ mod tests {
 
     #[test]
     fn a_foreign_subject_is_removed_while_home_checks_wait() {
-        let mut world = World::new();
-        world.add(AccountKind::Tool, "foo", Some(52_503));
-        (0..2).for_each(|_| drop(world.cycle()));
+        let (mut world, _) = World::with_foo();
+        world.cycles(2);
         world.now += SignedDuration::from_hours(20);
         let binding = edit(&mut world, &prod(), ManagedKind::RoleBinding, "tool-foo");
         edit(&mut world, &prod(), ManagedKind::LimitRange, "tool-foo");
@@ -126,9 +125,9 @@ mod tests {
         world.account(&alice).disabled = None;
         (0..2).for_each(|_| cycle(&mut world));
         assert!(names(&world).is_empty(), "{:?}", names(&world));
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         assert_eq!(names(&world), ["bursar:user:alice", "bursar:user:bob"]);
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         assert!(world.plan().is_empty(), "{}", world.plan());
     }
 
@@ -137,7 +136,7 @@ mod tests {
         let (mut world, _, algebra) = World::in_course();
         let bob = world.add(AccountKind::User, "bob", Some(20_002));
         "uid=bob,ou=students,dc=example,dc=org".clone_into(&mut world.account(&bob).dn);
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         world.join(&algebra, &bob);
         (0..2).for_each(|_| cycle(&mut world));
         assert_eq!(names(&world), ["bursar:user:alice"]);
@@ -150,7 +149,7 @@ mod tests {
         let mut world = World::new();
         world.another_cluster("b");
         world.add(AccountKind::Tool, "foo", Some(52_503));
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         let b = ClusterName("b".into());
         edit(&mut world, &prod(), ManagedKind::ResourceQuota, "tool-foo");
         let quota = edit(&mut world, &b, ManagedKind::ResourceQuota, "tool-foo");

@@ -7,7 +7,7 @@ use crate::identity::{AccountId, AccountKind, ClusterName};
 use crate::inventory::ObservedObject;
 use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
-use crate::ledger::{Lifecycle, Note, Order, OrderKind};
+use crate::ledger::{Lifecycle, OrderKind};
 use crate::plan::AccountPlan;
 use crate::plan::testing::{World, prod};
 use crate::policy::{CredentialKind, Limit};
@@ -18,29 +18,6 @@ fn gpu() -> ClusterName {
     ClusterName("gpu".into())
 }
 
-fn note(world: &World) -> Note {
-    Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now }
-}
-
-fn order(world: &mut World, account: &AccountId, what: OrderKind) {
-    let (note, account) = (note(world), account.clone());
-    let id = world.ledger.orders.last().map_or(1, |order| order.id + 1);
-    world.ledger.orders.push(Order { id, account, what, note, bulk: None, object: None });
-}
-
-fn hold(world: &mut World, id: &AccountId) {
-    let note = note(world);
-    world.ledger.holds.insert(id.clone(), note);
-}
-
-fn cycles(world: &mut World) {
-    (0..3).for_each(|_| drop(world.cycle()));
-}
-
-fn class<'a>(world: &'a mut World, name: &str) -> &'a mut crate::policy::Class {
-    world.policy.classes.get_mut(name).expect("the policy has this class")
-}
-
 /// Sets the limit of suspensions to 0.
 fn refuse(world: &mut World) {
     world.policy.limits.suspend_per_cycle = NONE;
@@ -48,7 +25,7 @@ fn refuse(world: &mut World) {
 
 /// Removes cluster gpu from the class.
 fn give_up(world: &mut World, name: &str) {
-    class(world, name).clusters = vec![prod()];
+    world.class(name).clusters = vec![prod()];
 }
 
 /// Returns the names in the account's bindings in a cluster, as last written.
@@ -76,7 +53,7 @@ fn tool_in(mut world: World) -> (World, AccountId) {
     let ann = world.add(AccountKind::User, "ann", Some(20_001));
     let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
     world.join(&foo, &ann);
-    cycles(&mut world);
+    world.cycles(3);
     assert!(world.plan().is_empty(), "{}", world.plan());
     (world, foo)
 }
@@ -89,9 +66,9 @@ fn workspace() -> (World, [AccountId; 3]) {
     world.join(&algebra, &bob);
     world.another_cluster("gpu");
     for name in ["student", "course"] {
-        class(&mut world, name).clusters.push(gpu());
+        world.class(name).clusters.push(gpu());
     }
-    (0..2).for_each(|_| cycles(&mut world));
+    (0..2).for_each(|_| world.cycles(3));
     assert!(world.plan().is_empty(), "{}", world.plan());
     (world, [alice, bob, algebra])
 }
@@ -108,7 +85,7 @@ fn a_revocation_also_ends_the_old_generation_in_a_given_up_cluster() {
         let (mut world, foo) = tool();
         let old = group(&world, &foo);
         if is_held {
-            hold(&mut world, &foo);
+            world.hold(&foo);
         } else {
             refuse(&mut world);
         }
@@ -117,14 +94,14 @@ fn a_revocation_also_ends_the_old_generation_in_a_given_up_cluster() {
         } else {
             give_up(&mut world, "tool");
         }
-        cycles(&mut world);
+        world.cycles(3);
         assert_eq!(
             named(&world, &foo, &gpu()),
             BTreeSet::from([old.clone()]),
             "{is_held} {is_gone}: the suspension waits"
         );
-        order(&mut world, &foo, OrderKind::Revoke);
-        cycles(&mut world);
+        world.order(&foo, OrderKind::Revoke);
+        world.cycles(3);
         let now = group(&world, &foo);
         assert_ne!(now, old);
         for cluster in [prod(), gpu()] {
@@ -143,8 +120,8 @@ fn an_ordered_suspension_covers_a_given_up_cluster_despite_an_incomplete_read() 
     let leaving = world.account(&foo).members.keys().next().cloned();
     world.account(&foo).leaving.extend(leaving);
     world.source(crate::snapshot::Completeness::Partial { why: "size limit".to_owned() });
-    order(&mut world, &foo, OrderKind::Suspend);
-    cycles(&mut world);
+    world.order(&foo, OrderKind::Suspend);
+    world.cycles(3);
     assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Suspended);
     assert!(named(&world, &foo, &gpu()).is_empty() && named(&world, &foo, &prod()).is_empty());
 }
@@ -157,7 +134,7 @@ fn a_leaving_member_revokes_the_certificate_of_a_tool_without_a_class() {
     world.policy.classes.remove("tool");
     let leaving = world.account(&foo).members.keys().next().cloned();
     world.account(&foo).leaving.extend(leaving);
-    cycles(&mut world);
+    world.cycles(3);
     assert!(!named(&world, &foo, &gpu()).contains(&old), "{:?}", named(&world, &foo, &gpu()));
     assert!(!named(&world, &foo, &prod()).contains(&old), "{:?}", named(&world, &foo, &prod()));
 }
@@ -170,10 +147,10 @@ fn a_revocation_deletes_an_unlabelled_binding_in_a_given_up_cluster() {
     give_up(&mut world, "tool");
     let is_binding = |key: &ObjectKey| key.kind.stage() == Stage::Access;
     world.in_cluster(&gpu()).objects.retain(|key, _| !is_binding(key));
-    cycles(&mut world);
+    world.cycles(3);
     assert_eq!(named(&world, &foo, &gpu()), BTreeSet::from([old]), "the removal of the binding waits");
-    order(&mut world, &foo, OrderKind::Revoke);
-    cycles(&mut world);
+    world.order(&foo, OrderKind::Revoke);
+    world.cycles(3);
     assert!(named(&world, &foo, &gpu()).is_empty(), "{:?}", named(&world, &foo, &gpu()));
 }
 
@@ -183,14 +160,14 @@ fn no_binding_in_a_given_up_cluster_names_the_next_service_account() {
     let hosts = vec![crate::identity::HostName("ce1".to_owned())];
     let lifetime = std::time::Duration::from_hours(1);
     let kind = CredentialKind::ServiceAccount { lifetime, hosts, directory: Some("/srv/{host}/{name}".into()) };
-    class(&mut world, "tool").credential.as_mut().expect("the class has a credential").kind = kind;
+    *world.credential("tool") = kind;
     let (mut world, foo) = tool_in(world);
     refuse(&mut world);
     give_up(&mut world, "tool");
-    cycles(&mut world);
+    world.cycles(3);
     assert_eq!(named(&world, &foo, &gpu()).len(), 1, "the removal of the binding waits");
-    order(&mut world, &foo, OrderKind::Revoke);
-    cycles(&mut world);
+    world.order(&foo, OrderKind::Revoke);
+    world.cycles(3);
     assert!(named(&world, &foo, &gpu()).is_empty(), "{:?}", named(&world, &foo, &gpu()));
     assert_eq!(named(&world, &foo, &prod()).len(), 1);
     is_done(&world);
@@ -201,13 +178,13 @@ fn a_suspended_person_leaves_a_workspace_in_a_given_up_cluster() {
     for is_held in [false, true] {
         let (mut world, [alice, bob, algebra]) = workspace();
         if is_held {
-            hold(&mut world, &algebra);
+            world.hold(&algebra);
         } else {
             refuse(&mut world);
         }
         give_up(&mut world, "course");
         world.account(&alice).disabled = Some("mark".to_owned());
-        cycles(&mut world);
+        world.cycles(3);
         assert_eq!(world.ledger.accounts[&alice].state, Lifecycle::Suspended);
         for cluster in [prod(), gpu()] {
             let staying = BTreeSet::from([group(&world, &bob)]);
@@ -222,14 +199,14 @@ fn a_person_whose_suspension_is_refused_stays_in_a_workspace_in_a_given_up_clust
     for is_held in [false, true] {
         let (mut world, [alice, bob, algebra]) = workspace();
         if is_held {
-            hold(&mut world, &algebra);
+            world.hold(&algebra);
         } else {
             refuse(&mut world);
         }
         give_up(&mut world, "course");
         world.policy.limits.disable_per_cycle = NONE;
         world.account(&alice).disabled = Some("mark".to_owned());
-        cycles(&mut world);
+        world.cycles(3);
         let all = BTreeSet::from([group(&world, &alice), group(&world, &bob)]);
         for cluster in [prod(), gpu()] {
             assert_eq!(named(&world, &algebra, &cluster), all, "held: {is_held}, {cluster}");
@@ -242,18 +219,18 @@ fn a_person_leaves_workspaces_of_a_given_up_cluster_when_the_suspension_is_allow
     let (mut world, [alice, bob, algebra]) = workspace();
     refuse(&mut world);
     give_up(&mut world, "student");
-    cycles(&mut world);
+    world.cycles(3);
     let all = BTreeSet::from([group(&world, &alice), group(&world, &bob)]);
     assert_eq!(named(&world, &algebra, &gpu()), all);
     let limits = &mut world.policy.limits;
     limits.suspend_per_cycle = Limit { count: 9, percent: None };
     limits.suspend_per_day = limits.suspend_per_cycle;
-    cycles(&mut world);
+    world.cycles(3);
     assert!(named(&world, &algebra, &gpu()).is_empty() && named(&world, &alice, &gpu()).is_empty());
     // The person's access in cluster gpu does not return if a suspension is refused elsewhere.
     world.policy.limits.disable_per_cycle = NONE;
     world.account(&alice).disabled = Some("mark".to_owned());
-    cycles(&mut world);
+    world.cycles(3);
     assert!(named(&world, &algebra, &gpu()).is_empty() && named(&world, &alice, &gpu()).is_empty());
     assert_eq!(named(&world, &algebra, &prod()), all);
 }
@@ -265,9 +242,9 @@ fn a_held_person_stays_in_workspaces_of_a_given_up_cluster() {
         if is_refused {
             refuse(&mut world);
         }
-        hold(&mut world, &alice);
+        world.hold(&alice);
         give_up(&mut world, "student");
-        cycles(&mut world);
+        world.cycles(3);
         let named = named(&world, &algebra, &gpu());
         assert!(named.contains(&group(&world, &alice)), "refused: {is_refused}, {named:?}");
         assert_eq!(named.contains(&group(&world, &bob)), is_refused);
@@ -278,18 +255,18 @@ fn a_held_person_stays_in_workspaces_of_a_given_up_cluster() {
 fn a_revocation_updates_a_role_in_the_whole_given_up_cluster() {
     let mut world = World::new();
     world.another_cluster("gpu");
-    class(&mut world, "admin").clusters.push(gpu());
+    world.class("admin").clusters.push(gpu());
     let alice = world.add(AccountKind::User, "alice", Some(20_001));
     let admins = world.add(AccountKind::Group, "k8s-admins", None);
     world.join(&admins, &alice);
-    cycles(&mut world);
+    world.cycles(3);
     let old = group(&world, &alice);
     refuse(&mut world);
     give_up(&mut world, "admin");
-    cycles(&mut world);
+    world.cycles(3);
     assert_eq!(named(&world, &alice, &gpu()), BTreeSet::from([old.clone()]), "the removal of the binding waits");
-    order(&mut world, &alice, OrderKind::Revoke);
-    cycles(&mut world);
+    world.order(&alice, OrderKind::Revoke);
+    world.cycles(3);
     assert_eq!(named(&world, &alice, &gpu()), BTreeSet::from([group(&world, &alice)]));
     assert_ne!(group(&world, &alice), old);
     is_done(&world);
@@ -312,7 +289,7 @@ fn a_revocation_removes_unknown_bindings_from_a_given_up_cluster() {
         cycles(&mut world);
         let is_there = |world: &World| world.inventory.clusters[&gpu()].objects.contains_key(&key);
         assert!(is_there(&world), "held: {is_held}");
-        order(&mut world, &foo, OrderKind::Revoke);
+        world.order(&foo, OrderKind::Revoke);
         cycles(&mut world);
         assert!(!is_there(&world), "held: {is_held}");
         is_done(&world);
@@ -326,12 +303,12 @@ fn a_revocation_continues_after_the_daemon_was_killed() {
         let old = group(&world, &foo);
         refuse(&mut world);
         give_up(&mut world, "tool");
-        cycles(&mut world);
-        order(&mut world, &foo, OrderKind::Revoke);
+        world.cycles(3);
+        world.order(&foo, OrderKind::Revoke);
         let (approved, _) = world.guarded();
         let steps = approved.accounts().iter().map(|plan: &AccountPlan| plan.steps().count()).sum::<usize>();
         world.execute_until(&approved, killed_after.min(steps));
-        cycles(&mut world);
+        world.cycles(3);
         assert!(!named(&world, &foo, &gpu()).contains(&old), "after {killed_after}");
         assert!(!world.ledger.is_being_revoked(&foo), "after {killed_after}");
         is_done(&world);

@@ -16,7 +16,7 @@ use super::property_tests::cases;
 use super::testing::{SOURCE, World};
 use crate::desired::Transition;
 use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid, kubernetes_name};
-use crate::ledger::{Account, Lifecycle, Note, Order, OrderKind, Suspension};
+use crate::ledger::{Account, Lifecycle, Order, OrderKind, Suspension};
 use crate::snapshot::freshness::{Marks, Stamp};
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 
@@ -226,7 +226,7 @@ impl Story {
 
     fn order(&mut self, account: AccountId, what: OrderKind) {
         let ledger = &mut self.world.ledger;
-        let note = Note { actor: "root".to_owned(), reason: "because".to_owned(), ticket: None, at: self.world.now };
+        let note = self.world.note("because");
         let id = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
         ledger.orders.push(Order { id, account, what, note, bulk: None, object: None });
     }

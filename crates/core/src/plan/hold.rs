@@ -172,16 +172,11 @@ pub(super) fn keeps(plan: &AccountPlan) -> bool {
 mod tests {
     use crate::identity::{AccountId, AccountKind, HostName};
     use crate::kinds::{ManagedKind, Stage};
+    use crate::ledger::OrderKind;
     use crate::ledger::change::Change;
-    use crate::ledger::{Note, Order, OrderKind};
     use crate::plan::testing::{World, prod, workspace_of};
     use crate::plan::{Bounds, guard};
     use crate::policy::CredentialKind;
-
-    fn hold(world: &mut World, id: &AccountId) {
-        let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
-        world.ledger.holds.insert(id.clone(), note);
-    }
 
     fn is_bound(world: &World, namespace: &str) -> bool {
         world.bound.keys().any(|key| key.namespace.as_deref() == Some(namespace))
@@ -191,7 +186,7 @@ mod tests {
     /// while the cluster does not answer.
     fn is_bound_after(happens: impl Fn(&mut World, &AccountId, &AccountId)) -> bool {
         let (mut world, alice, algebra) = World::in_course();
-        hold(&mut world, &algebra);
+        world.hold(&algebra);
         let away = world.inventory.clusters.remove(&prod()).expect("the world has the cluster");
         happens(&mut world, &alice, &algebra);
         world.cycle();
@@ -231,18 +226,18 @@ mod tests {
             let bob = student(&mut world, "bob", 20_002, &algebra);
             let carol = student(&mut world, "carol", 20_003, &algebra);
             student(&mut world, "dave", 20_004, &algebra);
-            (0..3).for_each(|_| drop(world.cycle()));
+            world.cycles(3);
             world.policy.limits.disable_per_cycle = crate::policy::Limit { count: 1, percent: None };
             world.now += jiff::SignedDuration::from_hours(25);
             if person_is_held {
-                hold(&mut world, &alice);
+                world.hold(&alice);
             } else {
                 // The limit suspends carol first, because her name sorts before zoe's.
                 world.account(&alice).name = "zoe".to_owned();
-                (0..2).for_each(|_| drop(world.cycle()));
+                world.cycles(2);
             }
             if workspace_is_held {
-                hold(&mut world, &algebra);
+                world.hold(&algebra);
             }
             for id in [&alice, &carol] {
                 world.account(id).disabled = Some("mark".to_owned());
@@ -269,16 +264,16 @@ mod tests {
         for workspace_is_held in [false, true] {
             let (mut world, alice, algebra) = World::in_course();
             let bob = student(&mut world, "bob", 20_002, &algebra);
-            (0..3).for_each(|_| drop(world.cycle()));
+            world.cycles(3);
             world.policy.limits.remove_members_per_cycle = crate::policy::Limit { count: 0, percent: None };
-            hold(&mut world, &alice);
+            world.hold(&alice);
             if workspace_is_held {
-                hold(&mut world, &algebra);
+                world.hold(&algebra);
             }
             world.account(&alice).disabled = Some("mark".to_owned());
             let leaving = world.account(&bob).directory_id.clone();
             world.account(&algebra).leaving.insert(leaving);
-            (0..2).for_each(|_| drop(world.cycle()));
+            world.cycles(2);
             assert_eq!(members(&world), std::collections::BTreeSet::from(["alice", "bob"]), "{workspace_is_held}");
         }
     }
@@ -286,12 +281,12 @@ mod tests {
     #[test]
     fn a_held_member_does_not_delay_the_suspension_of_a_workspace() {
         let (mut world, alice, algebra) = World::in_course();
-        hold(&mut world, &alice);
+        world.hold(&alice);
         world.account(&alice).disabled = Some("mark".to_owned());
         let (since, counted_at, due) = (world.now, world.now, world.now);
         let absence = crate::ledger::Absence { since, counted_at, seconds: 60 * 60 * 1000, due };
         world.account(&algebra).absence = Some(absence);
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         assert!(members(&world).is_empty());
         assert_eq!(world.ledger.accounts[&algebra].state, crate::ledger::Lifecycle::Suspended);
     }
@@ -316,12 +311,10 @@ mod tests {
                 world.ledger.apply(&Change::Object(key.clone(), None));
             }
             if is_held {
-                hold(&mut world, &algebra);
-                hold(&mut world, &alice);
+                world.hold(&algebra);
+                world.hold(&alice);
             }
-            let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
-            let (account, what) = (alice.clone(), OrderKind::Revoke);
-            world.ledger.orders.push(Order { id: 1, account, what, note, bulk: None, object: None });
+            world.order(&alice, OrderKind::Revoke);
             for _ in 0..2 {
                 if is_held { drop(world.cycle()) } else { confined(&mut world) }
             }
@@ -333,23 +326,22 @@ mod tests {
 
     #[test]
     fn a_held_account_keeps_a_role_that_its_class_loses() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         world.cycle();
-        hold(&mut world, &foo);
-        world.policy.classes.get_mut("tool").expect("the policy has this class").roles.clear();
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.hold(&foo);
+        world.class("tool").roles.clear();
+        world.cycles(2);
         assert!(is_bound(&world, "tool-foo"));
         let (mut world, alice, algebra) = World::in_course();
         let bob = world.add(AccountKind::User, "bob", Some(20_002));
         "uid=bob,ou=students,dc=example,dc=org".clone_into(&mut world.account(&bob).dn);
         world.join(&algebra, &bob);
-        (0..3).for_each(|_| drop(world.cycle()));
-        hold(&mut world, &algebra);
-        let course = world.policy.classes.get_mut("course").expect("the policy has this class");
+        world.cycles(3);
+        world.hold(&algebra);
+        let course = world.class("course");
         workspace_of(course).members.clear();
         world.account(&alice).disabled = Some("mark".to_owned());
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         let bound = world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some("workspace-algebra"));
         let names: Vec<&String> = bound.flat_map(|(_, names)| names).collect();
         assert!(matches!(&names[..], [bob] if bob.starts_with("bursar:user:bob#")), "{names:?}");
@@ -360,15 +352,14 @@ mod tests {
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         let hosts = ["ce1", "ce2"].map(|host| HostName(host.to_owned())).to_vec();
         credential(world, hosts);
-        (0..3).for_each(|_| drop(world.cycle()));
+        world.cycles(3);
         foo
     }
 
     fn credential(world: &mut World, hosts: Vec<HostName>) {
-        let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
         let lifetime = std::time::Duration::from_hours(1);
         let kind = CredentialKind::ServiceAccount { lifetime, hosts, directory: Some("/srv/{host}/{name}".into()) };
-        class.credential.as_mut().expect("the class has a credential").kind = kind;
+        *world.credential("tool") = kind;
     }
 
     fn tokens_of(world: &World) -> std::collections::BTreeSet<&str> {
@@ -384,16 +375,15 @@ mod tests {
         let certificate = CredentialKind::Certificate { lifetime };
         let changes: [&dyn Fn(&mut World); 2] =
             [&|world| credential(world, vec![HostName("ce1".to_owned())]), &|world| {
-                let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
-                class.credential.as_mut().expect("the class has a credential").kind = certificate.clone();
+                *world.credential("tool") = certificate.clone()
             }];
         for change in changes {
             let mut world = World::new();
             let foo = tokens(&mut world);
             let service_account = format!("bursar-g{}", world.ledger.accounts[&foo].generation);
-            hold(&mut world, &foo);
+            world.hold(&foo);
             change(&mut world);
-            (0..2).for_each(|_| drop(world.cycle()));
+            world.cycles(2);
             let all = [service_account.as_str(), "bursar-host-ce1", "bursar-host-ce2"];
             assert_eq!(tokens_of(&world), all.into_iter().collect());
         }
@@ -403,13 +393,13 @@ mod tests {
     fn a_held_account_keeps_a_secret_that_its_class_no_longer_gives() {
         let mut world = World::new();
         let secret = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "proxy", "namespace": "tool-{name}"}});
-        world.policy.classes.get_mut("tool").expect("the policy has this class").manifests.push(secret);
+        world.class("tool").manifests.push(secret);
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
-        (0..3).for_each(|_| drop(world.cycle()));
+        world.cycles(3);
         assert!(tokens_of(&world).contains("proxy"));
-        hold(&mut world, &foo);
-        world.policy.classes.get_mut("tool").expect("the policy has this class").manifests.clear();
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.hold(&foo);
+        world.class("tool").manifests.clear();
+        world.cycles(2);
         assert!(tokens_of(&world).contains("proxy"));
     }
 
@@ -418,11 +408,9 @@ mod tests {
         let mut world = World::new();
         let foo = tokens(&mut world);
         let before = world.ledger.accounts[&foo].generation;
-        hold(&mut world, &foo);
-        let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
-        let (account, what) = (foo.clone(), OrderKind::Revoke);
-        world.ledger.orders.push(Order { id: 1, account, what, note, bulk: None, object: None });
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.hold(&foo);
+        world.order(&foo, OrderKind::Revoke);
+        world.cycles(2);
         assert!(!tokens_of(&world).contains(format!("bursar-g{before}").as_str()));
         assert_eq!(tokens_of(&world).len(), 3);
     }

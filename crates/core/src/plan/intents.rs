@@ -212,7 +212,7 @@ mod tests {
     fn a_lost_role_in_a_workspace_skips_a_generation_and_a_new_member_does_not() {
         let (mut world, alice, algebra) = World::in_course();
         let last = |world: &mut World| {
-            (0..3).for_each(|_| drop(world.cycle()));
+            world.cycles(3);
             assert!(world.plan().is_empty(), "{}", world.plan());
             world.ledger.last_generation
         };
@@ -234,7 +234,7 @@ mod tests {
     fn an_exception_that_ends_by_its_date_skips_a_generation() {
         let mut world = World::new();
         let account = world.add(AccountKind::Tool, "foo", Some(52_503));
-        (0..3).for_each(|_| drop(world.cycle()));
+        world.cycles(3);
         let (until, began) = (world.now + SignedDuration::from_hours(3), world.ledger.last_generation);
         let note = Note { actor: "ann".to_owned(), reason: "course".to_owned(), ticket: None, at: world.now };
         let key = ExceptionKey { account, rule: ExceptedRule::ALL[0], cluster: None };

@@ -5,17 +5,13 @@ use std::collections::BTreeSet;
 use jiff::SignedDuration;
 
 use crate::identity::{AccountId, AccountKind};
-use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, REMOVAL};
+use crate::ledger::{Absence, Failure, Lifecycle, OrderKind, REMOVAL};
 use crate::plan::testing::{SOURCE, World, prod};
 use crate::policy::Limit;
 use crate::snapshot::Completeness;
 
 const fn count(count: u64) -> Limit {
     Limit { count, percent: None }
-}
-
-fn cycles(world: &mut World) {
-    (0..3).for_each(|_| drop(world.cycle()));
 }
 
 fn leaves(world: &mut World, group: &AccountId, member: &AccountId) {
@@ -48,7 +44,7 @@ fn tools() -> (World, [AccountId; 4]) {
         world.join(tool, &ann);
         world.join(tool, &ben);
     }
-    cycles(&mut world);
+    world.cycles(3);
     (world, [ann, ben, foo, bar])
 }
 
@@ -72,7 +68,7 @@ fn a_leaving_member_revokes_the_certificate_of_a_tool_whose_suspension_is_refuse
         let before = world.ledger.accounts[&foo].generation;
         refused(&mut world, &foo, by_mark);
         leaves(&mut world, &foo, &ann);
-        cycles(&mut world);
+        world.cycles(3);
         let account = &world.ledger.accounts[&foo];
         assert!(account.state == Lifecycle::Active && account.generation > before, "by mark: {by_mark}");
         assert!(!has(&world, &foo, &ann) && has(&world, &foo, &ben));
@@ -113,7 +109,7 @@ fn nobody_leaves_a_tool_whose_suspension_is_refused_by_an_incomplete_read() {
     refused(&mut world, &foo, true);
     leaves(&mut world, &foo, &ann);
     world.source(Completeness::Partial { why: format!("size limit of {SOURCE}") });
-    cycles(&mut world);
+    world.cycles(3);
     assert!(has(&world, &foo, &ann));
     assert_eq!(world.guarded().1.len(), 2, "{:?}", world.guarded().1);
     world.source(Completeness::Complete);
@@ -131,23 +127,23 @@ fn people_leave_a_workspace_whose_suspension_is_refused_and_others_stay() {
             world.join(&algebra, &id);
             id
         });
-        cycles(&mut world);
+        world.cycles(3);
         let limits = &mut world.policy.limits;
         (limits.remove_members_per_day, limits.suspend_per_day, limits.disable_per_day) =
             (count(9), count(9), count(9));
         refused(&mut world, &algebra, by_mark);
         leaves(&mut world, &algebra, &bob);
-        cycles(&mut world);
+        world.cycles(3);
         assert_eq!(people(&world, "workspace-algebra"), of(&["alice", "carol"]), "by mark: {by_mark}");
         // The refused suspension of carol keeps nobody else in the workspace.
         world.policy.limits.disable_per_cycle = count(0);
         world.account(&carol).disabled = Some("mark".to_owned());
         leaves(&mut world, &algebra, &alice);
-        cycles(&mut world);
+        world.cycles(3);
         assert_eq!(people(&world, "workspace-algebra"), of(&["carol"]), "by mark: {by_mark}");
         world.policy.limits.disable_per_cycle = count(9);
         world.policy.limits.suspend_per_cycle = count(9);
-        cycles(&mut world);
+        world.cycles(3);
         assert!(people(&world, "workspace-algebra").is_empty());
         assert!(world.plan().is_empty(), "{}", world.plan());
     }
@@ -157,10 +153,10 @@ fn people_leave_a_workspace_whose_suspension_is_refused_and_others_stay() {
 fn a_suspended_person_leaves_a_workspace_whose_suspension_is_refused() {
     let (mut world, alice, algebra) = World::in_course();
     refused(&mut world, &algebra, false);
-    cycles(&mut world);
+    world.cycles(3);
     assert_eq!(people(&world, "workspace-algebra"), of(&["alice"]));
     world.account(&alice).disabled = Some("mark".to_owned());
-    cycles(&mut world);
+    world.cycles(3);
     assert!(people(&world, "workspace-algebra").is_empty());
     assert_eq!(world.ledger.accounts[&algebra].state, Lifecycle::Active);
 }
@@ -173,7 +169,7 @@ fn a_failed_removal_in_a_workspace_delays_no_other_removal() {
     let bob = site.add(AccountKind::User, "bob", Some(20_002));
     "uid=bob,ou=students,dc=example,dc=org".clone_into(&mut site.account(&bob).dn);
     site.join(&algebra, &bob);
-    cycles(&mut site);
+    site.cycles(3);
     assert_eq!(people(&site, "workspace-algebra"), of(&["alice", "bob"]));
     let wait = SignedDuration::from_secs(30);
     let fails = |world: &mut World| {
@@ -187,9 +183,7 @@ fn a_failed_removal_in_a_workspace_delays_no_other_removal() {
         ("a member leaves", &|world| leaves(world, &algebra, &alice)),
         ("a member is disabled", &|world| world.account(&alice).disabled = Some("mark".to_owned())),
         ("a member is revoked", &|world| {
-            let note = Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
-            let (account, what) = (alice.clone(), OrderKind::Revoke);
-            world.ledger.orders.push(Order { id: 1, account, what, note, bulk: None, object: None });
+            world.order(&alice, OrderKind::Revoke);
         }),
     ];
     for (what, happens) in happenings {

@@ -82,7 +82,6 @@ pub(super) fn judge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::AccountKind;
     use crate::ledger::approval::APPROVAL_HOLDS;
     use crate::ledger::{Lifecycle, Spending};
     use crate::plan::hash;
@@ -94,9 +93,8 @@ mod tests {
 
     /// Returns a tool that the directory locks out, in a world that allows one such suspension a day.
     fn locked_out() -> (World, crate::identity::AccountId) {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
-        (0..2).for_each(|_| drop(world.cycle()));
+        let (mut world, foo) = World::with_foo();
+        world.cycles(2);
         world.account(&foo).disabled = Some("mark".to_owned());
         world.policy.limits.disable_per_day = Limit { count: 1, percent: None };
         (world, foo)

@@ -355,28 +355,20 @@ impl World<'_> {
         let begun = self.begun(id, desired, &stops(narrowing.iter().map(|(action, _)| action)));
         let steps = narrowing.iter().chain(&actions).enumerate();
         let paced = steps.filter(|(_, (_, paced))| *paced).map(|(place, _)| place).collect();
-        let unmarked =
-            |steps: Vec<(Action, bool)>| Arc::new(steps.into_iter().map(|(action, _)| action).collect::<Vec<_>>());
+        let unmarked = |steps: Vec<(Action, bool)>| steps.into_iter().map(|(action, _)| action).collect::<Vec<_>>();
+        let (before, intent) = (Arc::clone(before), desired.intent.clone());
         let mut planned = AccountPlan {
-            id: id.clone(),
-            ownerless: false,
-            intent: Arc::new(desired.intent.clone()),
-            narrowing: unmarked(narrowing),
-            actions: unmarked(actions),
             adopted,
             namespaces: namespaces(desired),
             is_own,
             paced,
-            losses: loss::Losses::new(),
-            left: !desired.rests_on.is_empty() && desired.rests_on.iter().all(|group| self.leaves(group, before)),
+            left: !desired.rests_on.is_empty() && desired.rests_on.iter().all(|group| self.leaves(group, &before)),
             settles,
-            standing: subjects::Standing::new(),
             places,
             forgotten,
             labelled,
             begun,
-            before: Arc::clone(before),
-            otherwise: None,
+            ..AccountPlan::new(before, intent, unmarked(narrowing), unmarked(actions))
         };
         planned.losses = loss::of(*self, desired, &planned);
         loss::keep_given_up(&mut planned, desired);

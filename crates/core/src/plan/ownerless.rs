@@ -6,7 +6,7 @@
 //! have made it, and no directory may still have its account. All other bindings are only reported.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -160,23 +160,8 @@ fn removal(
 ) -> AccountPlan {
     // No account of the ledger has this id, so the plan is never mistaken for the plan of a known account.
     let id = AccountId(format!("unknown {class} {account}").into());
-    let intent = AccountIntent {
-        account: account.clone(),
-        posix: None,
-        class: format!("{class}{UNKNOWN}"),
-        transition: None,
-        generation: 0,
-        regenerated: None,
-        held: None,
-        orders: Vec::new(),
-        ordered: None,
-        adopts: BTreeSet::new(),
-        awaited: false,
-        leaving: BTreeMap::new(),
-        rests_on: BTreeSet::new(),
-        keeps_people: false,
-        returning: BTreeMap::new(),
-    };
+    let before = Arc::new(Account::new(id, account.clone(), "", DirectoryId(String::new()), now));
+    let intent = AccountIntent::new(account.clone(), format!("{class}{UNKNOWN}"), 0);
     let remove = |(key, found): &(&ObjectKey, &ObservedObject)| Action::Delete {
         key: (*key).clone(),
         uid: found.uid.to_string(),
@@ -185,24 +170,8 @@ fn removal(
     let narrowing: Vec<Action> = bindings.iter().map(remove).collect();
     AccountPlan {
         ownerless: true,
-        intent: Arc::new(intent),
         losses: (0..narrowing.len()).map(|place| (place, Kept::AsItIs)).collect(),
-        narrowing: Arc::new(narrowing),
-        actions: Arc::default(),
-        adopted: Vec::new(),
-        namespaces: Vec::new(),
-        is_own: false,
-        paced: BTreeSet::new(),
-        left: false,
-        settles: Vec::new(),
-        standing: BTreeMap::new(),
-        places: Vec::new(),
-        forgotten: Vec::new(),
-        labelled: Vec::new(),
-        begun: BTreeMap::new(),
-        before: Arc::new(Account::new(id.clone(), account.clone(), "", DirectoryId(String::new()), now)),
-        otherwise: None,
-        id,
+        ..AccountPlan::new(before, intent, narrowing, Vec::new())
     }
 }
 
@@ -211,7 +180,6 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::ledger::Note;
     use crate::ledger::server::{Moved, SourceMark};
     use crate::plan::guard::COMPLETENESS;
     use crate::plan::testing::{SOURCE, World, prod};
@@ -234,8 +202,7 @@ mod tests {
 
     /// Returns a world with a tool, and with these bindings in namespaces of ours.
     fn world_with(strays: &[ObjectKey]) -> World {
-        let mut world = World::new();
-        world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, _) = World::with_foo();
         world.cycle();
         let found = ObservedObject { uid: "stray".into(), ..ObservedObject::default() };
         let missing: Vec<ObjectKey> =
@@ -284,7 +251,7 @@ mod tests {
     fn a_pattern_that_matches_every_namespace_concerns_only_namespaces_of_ours() {
         let strays = ["kube-system", "vendor", "gone"].map(in_namespace);
         let mut world = world_with(&strays);
-        world.policy.classes.get_mut("tool").expect("the policy has the class").namespace = Some("{name}".to_owned());
+        world.class("tool").namespace = Some("{name}".to_owned());
         for namespace in namespaces(&strays[..2]) {
             world.cluster().objects.remove(&namespace);
         }
@@ -309,8 +276,7 @@ mod tests {
         let key = in_namespace("tool-gone");
         let mut world = world_with(std::slice::from_ref(&key));
         assert!(is_ownerless(&world, &key));
-        let tool = world.policy.classes.get_mut("tool").expect("the policy has the class");
-        tool.clusters = vec![ClusterName("b".into())];
+        world.class("tool").clusters = vec![ClusterName("b".into())];
         assert!(!is_ownerless(&world, &key));
     }
 
@@ -381,16 +347,14 @@ mod tests {
         let foo = world.id(AccountKind::Tool, "foo");
         assert!(!is_ownerless(&world, &key));
         world.account(&foo).state = Lifecycle::New;
-        let tool = world.policy.classes.get_mut("tool").expect("the policy has the class");
-        tool.provision = Provision::OnDemand;
+        world.class("tool").provision = Provision::OnDemand;
         assert!(!is_ownerless(&world, &key), "the next login brings the access back");
         world.account(&foo).disabled = Some("mark".to_owned());
         assert!(is_ownerless(&world, &key));
         world.account(&foo).disabled = None;
         world.account(&foo).state = Lifecycle::Deleted;
         assert!(is_ownerless(&world, &key));
-        let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
-        world.ledger.holds.insert(foo, note);
+        world.hold(&foo);
         assert!(!is_ownerless(&world, &key));
     }
 

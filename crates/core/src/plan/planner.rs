@@ -385,7 +385,7 @@ mod tests {
     use super::*;
     use crate::inventory::HomeFinding;
     use crate::kinds::ManagedKind;
-    use crate::ledger::{Failure, Note, Order, OrderKind};
+    use crate::ledger::{Failure, OrderKind};
     use crate::plan::testing::{World, prod};
 
     type Happens<'a> = &'a dyn Fn(&mut World, &AccountId);
@@ -404,7 +404,7 @@ mod tests {
         world.account(&gone).disabled = Some("mark".to_owned());
         world.cycle();
         world.account(&gone).disabled = None;
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         world.account(&gone).disabled = Some("mark".to_owned());
         // After these cycles, the inspections that follow a delivery are done.
         for _ in 0..3 {
@@ -437,7 +437,6 @@ mod tests {
     fn only_accounts_with_changes_are_recomputed() {
         let (world, mut planner) = site();
         assert!(looked_at(&mut planner, &world).is_empty(), "suspended tools and people without access are quiet too");
-        let note = || Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
         let failure = || Failure::begun(world.now);
         let happenings: [(&str, Happens<'_>); 8] = [
             ("an entry", &|world, foo| world.account(foo).disabled = Some("mark".to_owned())),
@@ -454,11 +453,8 @@ mod tests {
                 let key = world.ledger.objects.iter().find(|(_, it)| it.account == *foo).map(|(key, _)| key.clone());
                 world.cluster().objects.remove(&key.expect("the account has an object"));
             }),
-            ("an order", &|world, foo| {
-                let (account, what) = (foo.clone(), OrderKind::Revoke);
-                world.ledger.orders.push(Order { id: 1, account, what, note: note(), bulk: None, object: None });
-            }),
-            ("a hold", &|world, foo| drop(world.ledger.holds.insert(foo.clone(), note()))),
+            ("an order", &|world, foo| world.order(foo, OrderKind::Revoke)),
+            ("a hold", &|world, foo| world.hold(foo)),
             ("a failure", &|world, foo| drop(world.ledger.failures.insert((foo.clone(), prod()), failure()))),
             ("a home", &|world, foo| {
                 let broken = HomeFinding::Broken { why: "no entry".to_owned() };
@@ -535,13 +531,7 @@ mod tests {
         let (mut world, mut planner) = site();
         world.now -= SignedDuration::from_hours(1);
         plan(&mut planner, &world);
-        world
-            .policy
-            .classes
-            .get_mut("tool")
-            .expect("the policy has this class")
-            .quota
-            .insert("pods".to_owned(), "3".to_owned());
+        world.class("tool").quota.insert("pods".to_owned(), "3".to_owned());
         assert!(!plan(&mut planner, &world).is_empty());
     }
 }

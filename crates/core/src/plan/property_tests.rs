@@ -170,13 +170,12 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
             }
         }
         Happening::Role(given) => {
-            let tool = world.policy.classes.get_mut("tool").expect("the policy has this class");
+            let tool = world.class("tool");
             tool.roles.truncate(1);
             tool.roles.extend(given.then(|| "view".to_owned()));
         }
         Happening::Quota(pods) => {
-            let tool = world.policy.classes.get_mut("tool").expect("the policy has this class");
-            tool.quota.insert("pods".to_owned(), pods.to_string());
+            world.class("tool").quota.insert("pods".to_owned(), pods.to_string());
         }
     }
 }
@@ -289,9 +288,7 @@ proptest! {
     #[test]
     fn a_refused_set_keeps_its_hash_in_the_next_cycle(later in 1_i64..5000, generation in 0_u64..5000, quota in 1_u8..9) {
         let (mut world, ids) = site();
-        for _ in 0..3 {
-            world.cycle();
-        }
+        world.cycles(3);
         happen(&mut world, &ids, &Happening::Limit(1));
         for who in 4..8 {
             happen(&mut world, &ids, &Happening::Absent(who, 30));
@@ -316,9 +313,7 @@ fn a_held_suspended_tenant_without_its_namespace_has_nothing_to_stop() {
         [Happening::Absent(1, 0), Happening::Absent(5, 24), Happening::Held(5, true), Happening::Vanished(34)];
     for what in &happenings {
         happen(&mut world, &ids, what);
-        for _ in 0..6 {
-            world.cycle();
-        }
+        world.cycles(6);
         world.now += SignedDuration::from_mins(1);
     }
     let (approved, _) = world.guarded();
@@ -329,17 +324,13 @@ fn a_held_suspended_tenant_without_its_namespace_has_nothing_to_stop() {
 #[test]
 fn a_suspension_continues_after_the_daemon_was_killed() {
     let (mut world, ids) = site();
-    for _ in 0..3 {
-        world.cycle();
-    }
+    world.cycles(3);
     happen(&mut world, &ids, &Happening::Disabled(4, true));
     let (approved, _) = world.guarded();
     let actions = approved.accounts()[0].steps().count();
     for done in 0..actions {
         let (mut world, ids) = site();
-        for _ in 0..3 {
-            world.cycle();
-        }
+        world.cycles(3);
         happen(&mut world, &ids, &Happening::Disabled(4, true));
         let (approved, _) = world.guarded();
         world.execute_until(&approved, done);
@@ -355,12 +346,12 @@ fn a_suspension_continues_after_the_daemon_was_killed() {
 fn a_given_up_cluster_and_a_repaired_seal_continue_after_the_daemon_was_killed() {
     let b = ClusterName("b".into());
     let given_up = |world: &mut World| {
-        world.policy.classes.get_mut("tool").expect("the policy has this class").clusters = vec![prod()];
+        world.class("tool").clusters = vec![prod()];
     };
     let sealed_again = |world: &mut World| {
         let foo = world.id(AccountKind::Tool, "foo");
         world.account(&foo).disabled = Some("mark".to_owned());
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         let key = ObjectKey::namespace(
             &ClusterName("b".into()),
             &"tool-foo".to_owned().try_into().expect("the text is a namespace name"),
@@ -373,7 +364,7 @@ fn a_given_up_cluster_and_a_repaired_seal_continue_after_the_daemon_was_killed()
         let mut world = World::new();
         world.another_cluster("b");
         world.add(AccountKind::Tool, "foo", Some(52_503));
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         happens(&mut world);
         let (approved, _) = world.guarded();
         let place = approved.accounts()[0].steps().position(stops).expect("the plan stops workloads");
@@ -389,13 +380,9 @@ fn a_given_up_cluster_and_a_repaired_seal_continue_after_the_daemon_was_killed()
 fn a_resumption_continues_after_the_daemon_was_killed() {
     let suspended = || {
         let (mut world, ids) = site();
-        for _ in 0..3 {
-            world.cycle();
-        }
+        world.cycles(3);
         happen(&mut world, &ids, &Happening::Disabled(4, true));
-        for _ in 0..3 {
-            world.cycle();
-        }
+        world.cycles(3);
         assert!(!world.ledger.stopped.is_empty());
         happen(&mut world, &ids, &Happening::Disabled(4, false));
         world
@@ -405,9 +392,7 @@ fn a_resumption_continues_after_the_daemon_was_killed() {
         let mut world = suspended();
         let (approved, _) = world.guarded();
         world.execute_until(&approved, done);
-        for _ in 0..3 {
-            world.cycle();
-        }
+        world.cycles(3);
         assert!(world.ledger.stopped.is_empty(), "after {done}");
         assert!(world.plan().is_empty(), "after {done}: {}", world.plan());
     }
@@ -418,7 +403,7 @@ fn repairs_that_a_program_undoes_wait_longer_unless_the_object_is_essential() {
     let mut world = World::new();
     let secret =
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "proxy", "namespace": "tool-{name}"}});
-    world.policy.classes.get_mut("tool").expect("the policy has this class").manifests.push(secret);
+    world.class("tool").manifests.push(secret);
     let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
     world.cycle();
     let of = |world: &World, kind: ManagedKind| {
@@ -464,8 +449,7 @@ fn repairs_that_a_program_undoes_wait_longer_unless_the_object_is_essential() {
     let mut later = world.clone();
     later.now = until;
     assert!(applies(&later.plan().accounts, &secret), "a cycle at that time repairs the object");
-    let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
-    class.manifests[0]["type"] = json!("example.org/proxy");
+    world.class("tool").manifests[0]["type"] = json!("example.org/proxy");
     assert!(applies(&world.plan().accounts, &secret), "a change by an administrator does not wait");
 
     for kind in [ManagedKind::NetworkPolicy, ManagedKind::LimitRange, ManagedKind::RoleBinding] {
@@ -477,8 +461,7 @@ fn repairs_that_a_program_undoes_wait_longer_unless_the_object_is_essential() {
 
 #[test]
 fn a_namespace_that_somebody_deletes_again_and_again_comes_back_with_all_its_objects() {
-    let mut world = World::new();
-    world.add(AccountKind::Tool, "foo", Some(52_503));
+    let (mut world, _) = World::with_foo();
     world.cycle();
     let all = world.cluster().objects.len();
     for _ in 0..6 {
@@ -492,8 +475,7 @@ fn a_namespace_that_somebody_deletes_again_and_again_comes_back_with_all_its_obj
 
 #[test]
 fn applied_objects_share_the_ledgers_keys_and_keep_no_manifest() {
-    let mut world = World::new();
-    world.add(AccountKind::Tool, "foo", Some(52_503));
+    let (mut world, _) = World::with_foo();
     world.cycle();
     world.cycle();
     let mut deriver = Deriver::default();

@@ -189,8 +189,7 @@ impl Story {
     }
 
     fn hold(&mut self, id: &AccountId) {
-        let note = Note { actor: "root".to_owned(), reason: "x".to_owned(), ticket: None, at: self.world.now };
-        self.world.ledger.holds.insert(id.clone(), note);
+        self.world.hold(id);
     }
 }
 
@@ -352,7 +351,7 @@ fn a_hold_delays_no_removal_in_the_realm() {
     story.cycle();
     let alice = story.alice.clone();
     story.hold(&alice);
-    let note = Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: story.world.now };
+    let note = story.world.note("stolen");
     story.suspend(&alice, Suspension::by(note));
     assert_eq!(story.still(), [1, 1], "the order is open until the user is disabled");
     let text = story.cycle();
@@ -430,7 +429,7 @@ fn a_held_workspace_that_is_suspended_by_an_order_loses_its_roles() {
     story.cycle();
     let lab = story.lab.clone();
     story.hold(&lab);
-    let note = Note { actor: "root".to_owned(), reason: "x".to_owned(), ticket: None, at: story.world.now };
+    let note = story.world.note("x");
     story.suspend(&lab, Suspension::by(note));
     let text = story.cycle();
     assert!(text.starts_with("- user Alice  realm research: workspace-lab:member taken (suspended)"), "{text}");
@@ -543,7 +542,7 @@ fn ordered_changes_of_the_realm_use_no_limit() {
     story.guarded();
     let limits = &mut story.world.policy.limits;
     (limits.realm_disable_per_cycle, limits.realm_remove_roles_per_cycle) = (count(0), count(0));
-    let note = Note { actor: "root".to_owned(), reason: "x".to_owned(), ticket: None, at: story.world.now };
+    let note = story.world.note("x");
     for id in &ids {
         story.suspend(id, Suspension::by(note.clone()));
     }

@@ -2,7 +2,7 @@
 
 use crate::identity::{AccountId, AccountKind, ClusterName};
 use crate::kinds::{ManagedKind, Stage};
-use crate::ledger::{Lifecycle, Note};
+use crate::ledger::Lifecycle;
 use crate::plan::Action;
 use crate::plan::testing::World;
 use crate::policy::Limit;
@@ -19,10 +19,10 @@ fn returned() -> (World, AccountId) {
     let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
     let ann = world.add(AccountKind::User, "ann", Some(20_001));
     world.join(&foo, &ann);
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     let away = world.inventory.clusters.remove(&b()).expect("the world has the cluster");
     world.account(&foo).disabled = Some("mark".to_owned());
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     world.account(&foo).disabled = None;
     world.policy.limits.resume_per_cycle = Limit { count: 0, percent: None };
     world.inventory.clusters.insert(b(), away);
@@ -39,13 +39,13 @@ fn is_narrowed(world: &World) -> bool {
 #[test]
 fn an_unfinished_suspension_continues_while_a_limit_refuses_the_return() {
     let (mut world, foo) = returned();
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     assert!(is_narrowed(&world));
     assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Suspended);
     let (approved, _) = world.guarded();
     assert!(approved.accounts().iter().all(|plan| !plan.changes_something()), "{:?}", approved.accounts());
     world.policy.limits.resume_per_cycle = Limit { count: 1, percent: None };
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     assert!(world.plan().is_empty(), "{}", world.plan());
     assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Active);
 }
@@ -53,10 +53,9 @@ fn an_unfinished_suspension_continues_while_a_limit_refuses_the_return() {
 #[test]
 fn an_unfinished_suspension_continues_while_a_hold_blocks_the_return() {
     let (mut world, foo) = returned();
-    let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
-    world.ledger.holds.insert(foo.clone(), note);
+    world.hold(&foo);
     world.policy.limits.resume_per_cycle = Limit { count: 1, percent: None };
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     assert!(is_narrowed(&world));
     assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Suspended);
 }
@@ -68,7 +67,7 @@ fn a_member_who_may_not_leave_does_not_delay_the_return_or_evade_its_limit() {
     let ann = world.account(&ann).directory_id.clone();
     world.account(&foo).leaving.insert(ann.clone());
     world.policy.limits.remove_members_per_cycle = Limit { count: 0, percent: None };
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     assert!(is_narrowed(&world));
     assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Suspended);
     assert!(world.ledger.accounts[&foo].leaving.contains(&ann));
@@ -85,7 +84,7 @@ fn a_return_is_limited_even_if_an_incomplete_read_keeps_a_member() {
     let ann = world.account(&ann).directory_id.clone();
     world.account(&foo).leaving.insert(ann);
     world.source(Completeness::Partial { why: "size limit".to_owned() });
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.cycles(2);
     assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Suspended);
     let steps = world.guarded().0;
     let resumes = |action: &Action| matches!(action, Action::ResumeWorkloads { .. });

@@ -52,8 +52,7 @@ fn golden(path: &Path, actual: &str) -> Result<(), String> {
 
 #[test]
 fn every_class_makes_the_objects_that_its_golden_shows() {
-    let mut world = World::new();
-    world.add(AccountKind::Tool, "foo", Some(52_503));
+    let (mut world, _) = World::with_foo();
     let alice = world.add(AccountKind::User, "alice", Some(20_001));
     let admins = world.add(AccountKind::Group, "k8s-admins", None);
     world.join(&admins, &alice);
@@ -127,24 +126,20 @@ impl Story {
             ["cluster", "new", name] => self.world.another_cluster(name),
             ["cluster", "out", name] => self.world.without_cluster(name),
             ["class", class, "adopt", "quota"] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
-                class.drift.insert(DriftKey::Quota, DriftMode::Adopt);
+                self.world.class(class).drift.insert(DriftKey::Quota, DriftMode::Adopt);
             }
             ["class", class, "on-demand"] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
-                class.provision = crate::policy::Provision::OnDemand;
+                self.world.class(class).provision = crate::policy::Provision::OnDemand;
             }
             ["class", class, "lock", resource] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
-                class.quota_locked.insert((*resource).to_owned());
+                self.world.class(class).quota_locked.insert((*resource).to_owned());
             }
             ["class", class, "role", role] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
-                class.roles.push((*role).to_owned());
+                self.world.class(class).roles.push((*role).to_owned());
             }
             ["class", class, "for", whom] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
-                class.when = (*whom != "all").then(|| When::Base(format!("ou={whom},dc=example,dc=org")));
+                self.world.class(class).when =
+                    (*whom != "all").then(|| When::Base(format!("ou={whom},dc=example,dc=org")));
             }
             ["class", _, "loses" | "nowhere" | "in" | "tokens" | "sso", ..] => self.narrowed(words),
             ["class", class, "becomes", name] => {
@@ -161,16 +156,16 @@ impl Story {
             ["source", "partial", why @ ..] => self.world.source(Completeness::Partial { why: why.join(" ") }),
             ["cluster", "down"] => drop(self.world.inventory.clusters.remove(&prod())),
             ["class", class, "pods", pods] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
-                class.quota.insert("pods".to_owned(), (*pods).to_owned());
+                self.world.class(class).quota.insert("pods".to_owned(), (*pods).to_owned());
             }
             ["class", class, "report", kind] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
-                class.drift.insert(DriftKey::named(kind).expect("the word is a key of drift"), DriftMode::Report);
+                self.world
+                    .class(class)
+                    .drift
+                    .insert(DriftKey::named(kind).expect("the word is a key of drift"), DriftMode::Report);
             }
             ["class", class, "namespace", pattern] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
-                class.namespace = Some((*pattern).to_owned());
+                self.world.class(class).namespace = Some((*pattern).to_owned());
             }
             ["class", class, "gone"] => drop(self.world.policy.classes.remove(*class)),
             ["limit", what, count] => self.limit(what, count),
@@ -182,7 +177,7 @@ impl Story {
             ["killed", actions] => self.killed(actions.parse().expect("the word is a number")),
             ["members", "keep"] => self.world.policy.lifecycle.revoke_on_member_removed = false,
             ["class", class, "volume", path] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
+                let class = self.world.class(class);
                 let nfs = NfsVolume {
                     server: "nfs.example.org".to_owned(),
                     path: (*path).to_owned(),
@@ -203,7 +198,7 @@ impl Story {
     fn narrowed(&mut self, words: &[&str]) {
         match words {
             ["class", class, "loses", role] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
+                let class = self.world.class(class);
                 class.roles.retain(|known| known != role);
                 class.service_account_roles.retain(|known| known != role);
                 if let From::Groups(roles) = &mut class.from {
@@ -212,23 +207,20 @@ impl Story {
                 }
             }
             ["class", class, "nowhere"] => {
-                self.world.policy.classes.get_mut(*class).expect("the policy has this class").clusters.clear();
+                self.world.class(class).clusters.clear();
             }
             ["class", class, "in", clusters @ ..] => {
                 let clusters = clusters.iter().map(|name| ClusterName((*name).into()));
-                self.world.policy.classes.get_mut(*class).expect("the policy has this class").clusters =
-                    clusters.collect();
+                self.world.class(class).clusters = clusters.collect();
             }
             ["class", class, "tokens", hosts @ ..] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 let hosts = hosts.iter().map(|host| HostName((*host).to_owned())).collect();
                 let lifetime = std::time::Duration::from_hours(168);
                 let kind =
                     CredentialKind::ServiceAccount { lifetime, hosts, directory: Some("/srv/{host}/{name}".into()) };
-                class.credential.as_mut().expect("the class has a credential").kind = kind;
+                *self.world.credential(class) = kind;
             }
             ["class", class, "sso", user] => {
-                let class = self.world.policy.classes.get_mut(*class).expect("the policy has this class");
                 let kind = CredentialKind::Oidc(OidcRule {
                     issuer: "https://sso.example.org".to_owned(),
                     client_id: "kubernetes".to_owned(),
@@ -236,7 +228,7 @@ impl Story {
                     grant: Grant::Auto,
                     user: (*user).to_owned(),
                 });
-                class.credential.as_mut().expect("the class has a credential").kind = kind;
+                *self.world.credential(class) = kind;
             }
             other => panic!("no such line: {other:?}"),
         }
@@ -397,9 +389,7 @@ impl Story {
     }
 
     fn settle(&mut self) {
-        for _ in 0..4 {
-            self.world.cycle();
-        }
+        self.world.cycles(4);
         assert!(self.world.plan().is_empty(), "{}", self.world.plan());
     }
 
@@ -498,9 +488,7 @@ impl Story {
     fn ordered(&mut self, request: OrderRequest) {
         let RecordedOrders { changes, texts, refused, .. } =
             write_all(&self.world.ledger, &self.world.policy, "root", &[request], self.world.now);
-        for change in &changes {
-            self.world.ledger.apply(change);
-        }
+        self.world.ledger.apply_all(&changes);
         let refused = refused.into_iter().map(|refusal| format!("refused ({}): {}", refusal.exit_code, refusal.text));
         for text in texts.into_iter().chain(refused) {
             writeln!(self.shown, "{text}\n").expect("writing to a string does not fail");

@@ -61,7 +61,7 @@ fn removal(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
 mod tests {
     use crate::identity::{AccountId, AccountKind};
     use crate::ledger::change::Change;
-    use crate::ledger::{Delivery, Lifecycle, Note, Order, OrderKind};
+    use crate::ledger::{Delivery, Lifecycle, OrderKind};
     use crate::plan::testing::{World, prod};
     use crate::plan::{AccountPlan, Action, Reason};
 
@@ -81,9 +81,7 @@ mod tests {
     }
 
     fn order(world: &mut World, account: &AccountId, what: OrderKind) {
-        let note = Note { actor: "ann".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
-        let order = Order { id: 1, account: account.clone(), what, note, bulk: None, object: None };
-        world.ledger.apply(&Change::Order(order));
+        world.order(account, what);
         world.cycle();
     }
 
@@ -178,7 +176,7 @@ mod tests {
         );
         assert!(world.plan().is_empty(), "{}", world.plan());
         world.inventory.clusters.insert(prod(), there);
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         assert!(world.plan().is_empty(), "{}", world.plan());
         assert!(world.ledger.ssh_deliveries.keys().eq([&bob]));
     }

@@ -125,13 +125,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use crate::identity::AccountKind;
-    use crate::ledger::{Lifecycle, Note};
+    use crate::ledger::Lifecycle;
     use crate::plan::testing::{World, prod};
     use crate::policy::Limit;
-
-    fn note(world: &World) -> Note {
-        Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now }
-    }
 
     /// Returns the names in the workspace's bindings, without generations.
     fn members(world: &World) -> BTreeSet<String> {
@@ -156,7 +152,7 @@ mod tests {
         let bob = student(&mut world, "bob", 20_002);
         world.join(&algebra, &bob);
         world.account(&alice).disabled = Some("mark".to_owned());
-        (0..3).for_each(|_| drop(world.cycle()));
+        world.cycles(3);
         assert_eq!(members(&world), of(&["bob"]));
         world.account(&alice).disabled = None;
         (world, alice, algebra)
@@ -185,16 +181,15 @@ mod tests {
         world.cycle();
         assert_eq!(members(&world), of(&["alice", "carl"]));
         world.account(&bob).disabled = None;
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         assert!(world.plan().is_empty(), "{}", world.plan());
     }
 
     #[test]
     fn a_held_person_is_not_added_back_to_workspaces() {
         let (mut world, alice, _) = alice_returns();
-        let hold = note(&world);
-        world.ledger.holds.insert(alice.clone(), hold);
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.hold(&alice);
+        world.cycles(2);
         assert_eq!(members(&world), of(&["bob"]));
         world.ledger.holds.clear();
         world.cycle();
@@ -206,9 +201,8 @@ mod tests {
         let (mut world, _, algebra) = World::in_course();
         let dave = student(&mut world, "dave", 20_004);
         world.join(&algebra, &dave);
-        let hold = note(&world);
-        world.ledger.holds.insert(dave, hold);
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.hold(&dave);
+        world.cycles(2);
         assert_eq!(members(&world), of(&["alice"]));
         world.ledger.holds.clear();
         world.cycle();
@@ -221,13 +215,12 @@ mod tests {
         for id in [&alice, &algebra] {
             world.account(id).disabled = Some("mark".to_owned());
         }
-        (0..3).for_each(|_| drop(world.cycle()));
+        world.cycles(3);
         assert!(members(&world).is_empty());
         for id in [&alice, &algebra] {
             world.account(id).disabled = None;
         }
-        let hold = note(&world);
-        world.ledger.holds.insert(alice.clone(), hold);
+        world.hold(&alice);
         world.cycle();
         assert_eq!(world.ledger.accounts[&algebra].state, Lifecycle::Active);
         assert!(members(&world).is_empty());

@@ -27,7 +27,8 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{ReadChanges, transition};
 use crate::ledger::{
-    Account, Archive, CredentialKey, Delivery, LedgerState, ObjectRecord, SourceState, StoppedWorkload, Unresolved,
+    Account, Archive, CredentialKey, Delivery, LedgerState, Note, ObjectRecord, Order, OrderKind, SourceState,
+    StoppedWorkload, Unresolved,
 };
 use crate::merge::merge;
 use crate::packed_text::{DigestText, UuidText};
@@ -36,7 +37,7 @@ use crate::plan::intents::{burnt, overcome};
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, PlanInputs, Reason, Refusal, guard, plan};
-use crate::policy::{PodSecurity, Policy};
+use crate::policy::{Class, CredentialKind, PodSecurity, Policy};
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
 
 pub use self::policy::{course, policy, profile, workspace_of};
@@ -92,6 +93,13 @@ impl World {
         world
     }
 
+    /// Returns a world with the tool foo.
+    pub fn with_foo() -> (Self, AccountId) {
+        let mut world = Self::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        (world, foo)
+    }
+
     pub fn source(&mut self, completeness: Completeness) {
         let state = SourceState {
             server: Some("ldap1.example.org".to_owned()),
@@ -139,7 +147,7 @@ impl World {
         "uid=alice,ou=students,dc=example,dc=org".clone_into(&mut world.account(&alice).dn);
         let algebra = world.add(AccountKind::Group, "algebra", None);
         world.join(&algebra, &alice);
-        (0..3).for_each(|_| drop(world.cycle()));
+        world.cycles(3);
         (world, alice, algebra)
     }
 
@@ -150,6 +158,32 @@ impl World {
 
     pub fn account(&mut self, id: &AccountId) -> &mut Account {
         self.ledger.accounts.get_mut(id).expect("the world has this account")
+    }
+
+    pub fn class(&mut self, name: &str) -> &mut Class {
+        self.policy.classes.get_mut(name).expect("the policy has this class")
+    }
+
+    /// Returns the kind of a class's credential.
+    pub fn credential(&mut self, class: &str) -> &mut CredentialKind {
+        &mut self.class(class).credential.as_mut().expect("the class has a credential").kind
+    }
+
+    /// Returns an administrator's note for an order or a hold at the present time.
+    pub fn note(&self, reason: &str) -> Note {
+        Note { actor: "root".to_owned(), reason: reason.to_owned(), ticket: None, at: self.now }
+    }
+
+    pub fn hold(&mut self, id: &AccountId) {
+        let note = self.note("audit");
+        self.ledger.holds.insert(id.clone(), note);
+    }
+
+    /// Records an order, which the next cycle carries out.
+    pub fn order(&mut self, id: &AccountId, what: OrderKind) {
+        let (account, note) = (id.clone(), self.note("stolen"));
+        let id = self.ledger.orders.last().map_or(1, |order| order.id + 1);
+        self.ledger.orders.push(Order { id, account, what, note, bulk: None, object: None });
     }
 
     pub fn join(&mut self, group: &AccountId, member: &AccountId) {
@@ -167,7 +201,7 @@ impl World {
         let face = self.policy.clusters[&prod()].clone();
         self.policy.clusters.insert(name.clone(), face);
         self.inventory.clusters.insert(name.clone(), Arc::default());
-        self.policy.classes.get_mut("tool").expect("the policy has this class").clusters.push(name);
+        self.class("tool").clusters.push(name);
     }
 
     /// Removes a cluster from the configuration and from the inventory.
@@ -243,6 +277,10 @@ impl World {
         self.execute_plan(&plan, &approved)
     }
 
+    pub fn cycles(&mut self, count: usize) {
+        (0..count).for_each(|_| drop(self.cycle()));
+    }
+
     pub fn execute(&mut self, approved: &ApprovedPlan) -> Vec<Event> {
         self.execute_plan(&self.plan(), approved)
     }
@@ -279,9 +317,7 @@ impl World {
             changes.extend(ended);
             events.extend(told);
         }
-        for change in &changes {
-            self.ledger.apply(change);
-        }
+        self.ledger.apply_all(&changes);
         self.raise_marks();
         for account in approved.accounts() {
             for action in account.steps() {

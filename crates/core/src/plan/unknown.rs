@@ -176,8 +176,7 @@ mod tests {
     }
 
     fn world() -> World {
-        let mut world = World::new();
-        world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, _) = World::with_foo();
         world.cycle();
         assert!(world.plan().unknown.is_empty());
         let found = ObservedObject { uid: "stray".into(), ..ObservedObject::default() };
@@ -249,12 +248,8 @@ mod tests {
         assert!(is_removed(&leaves));
         leaves.policy.limits.remove_members_per_cycle = crate::policy::Limit { count: 0, percent: None };
         assert!(!is_removed(&leaves), "the member stays for now");
-        let note =
-            crate::ledger::Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
-        let (account, what) = (foo.clone(), crate::ledger::OrderKind::Revoke);
-        let order = crate::ledger::Order { id: 1, account, what, note: note.clone(), bulk: None, object: None };
         let mut revoked = world.clone();
-        revoked.ledger.orders.push(order);
+        revoked.order(&foo, crate::ledger::OrderKind::Revoke);
         assert!(is_removed(&revoked));
         // No limit, no hold and no kill of the daemon delays a revocation.
         revoked.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
@@ -264,7 +259,7 @@ mod tests {
         killed.execute_until(&approved, 0);
         assert!(is_removed(&killed), "the daemon was killed");
         for mut held in [revoked, killed] {
-            held.ledger.holds.insert(foo.clone(), note.clone());
+            held.hold(&foo);
             assert!(is_removed(&held), "the account is held");
         }
         world.ledger.learned_at = None;
@@ -306,10 +301,9 @@ mod tests {
 
     #[test]
     fn unknown_bindings_of_a_suspended_tenant_are_removed_without_grace() {
-        let mut world = World::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, foo) = World::with_foo();
         let bar = world.add(AccountKind::Tool, "bar", Some(52_504));
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         world.ledger.learned_at = Some(world.now);
         world.ledger.objects.clear();
         world.account(&foo).disabled = Some("mark".to_owned());
@@ -324,8 +318,7 @@ mod tests {
         assert!(!is_bound(&world, "foo") && is_bound(&world, "bar"));
         assert!(world.cluster().objects.contains_key(&binding("tool-bar")), "a held account gets the grace period");
         // The new records are lost too, and both accounts are held.
-        let note =
-            crate::ledger::Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
+        let note = world.note("r");
         world.ledger.holds.extend([(foo, note.clone()), (bar, note)]);
         let stray = ObservedObject { uid: "stray".to_owned().into(), ..ObservedObject::default() };
         world.cluster().objects.insert(binding("tool-foo"), stray);
@@ -335,8 +328,7 @@ mod tests {
 
     #[test]
     fn a_desired_object_missing_from_the_ledger_is_written_and_not_unknown() {
-        let mut world = World::new();
-        world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (mut world, _) = World::with_foo();
         world.cycle();
         world.ledger.objects.clear();
         let plan = world.plan();

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde_json::{Value, json};
+
 use super::PodSecurity;
 use crate::rules::server::{ServerRule, ServerRules};
 use crate::rules::{AllowedVolume, HostRules, Mode, PLACEHOLDER};
@@ -81,6 +83,19 @@ pub enum Requirement {
     Exists(String),
     /// The label is absent.
     Absent(String),
+}
+
+impl Requirement {
+    /// Returns the requirement as an item of `matchExpressions`.
+    #[must_use]
+    pub fn expression(&self) -> Value {
+        match self {
+            Self::In(key, values) => json!({"key": key, "operator": "In", "values": values}),
+            Self::NotIn(key, values) => json!({"key": key, "operator": "NotIn", "values": values}),
+            Self::Exists(key) => json!({"key": key, "operator": "Exists"}),
+            Self::Absent(key) => json!({"key": key, "operator": "DoesNotExist"}),
+        }
+    }
 }
 
 impl Selector {

@@ -38,9 +38,6 @@ pub struct Clients {
 
 impl Clients {
     /// Parses the key `client` of `rules.json`.
-    ///
-    /// # Errors
-    /// Returns why the authorities are not valid certificates.
     pub fn new(rules: &ClientRules) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(rules.authorities.as_bytes()) {

@@ -240,8 +240,7 @@ impl Domain<'_> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn polled_changes_equal_a_full_read() {
-    let samba = Samba::shared();
-    let base = samba.unit("rnd");
+    let (samba, base) = Samba::with_unit("rnd");
     let away = samba.unit("rnd-away");
     let units = [format!("OU=one,{base}"), format!("OU=two,{base}"), away];
     units[..2].iter().for_each(|unit| samba.add_ldif(&unit_ldif(unit)));

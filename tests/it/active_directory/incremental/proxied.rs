@@ -29,8 +29,7 @@ struct Site {
 
 impl Site {
     async fn new(name: &'static str) -> Self {
-        let samba = Samba::shared();
-        let base = samba.unit(name);
+        let (samba, base) = Samba::with_unit(name);
         let people: Vec<String> = (0..12).map(|at| format!("{name}-{at:02}")).collect();
         samba
             .add_ldif(&people.iter().fold(String::new(), |ldif, person| ldif + &person_ldif(&base, person, "") + "\n"));

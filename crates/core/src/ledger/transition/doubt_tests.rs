@@ -84,9 +84,7 @@ impl Story {
     pub(super) fn hears(&mut self, read: SourceRead) -> Vec<Refusal> {
         let snapshot = DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() };
         let ReadChanges { changes, events } = transition(&self.ledger, &snapshot, &self.policy, self.now);
-        for change in &changes {
-            self.ledger.apply(change);
-        }
+        self.ledger.apply_all(&changes);
         self.events.extend(events.into_iter().map(|event| event.action));
         let (_, refusals) = guard(Plan::default(), &Bounds::of(&self.ledger, &self.policy), self.now);
         self.ledger.refusals = refusals.iter().map(Refusal::record).collect();
@@ -119,9 +117,7 @@ impl Story {
             .hash
             .clone();
         let approval = approve(&self.ledger, &hash, self.now).expect("the refusal can be approved");
-        for change in &approval {
-            self.ledger.apply(change);
-        }
+        self.ledger.apply_all(&approval);
     }
 }
 

@@ -61,9 +61,7 @@ impl Forest {
         let others = ["root", "child", "copy"].into_iter().filter(|source| *source != read.source);
         let unasked = others.map(str::to_owned).collect();
         let snapshot = DirectorySnapshot { reads: vec![read], unasked, ..DirectorySnapshot::default() };
-        for change in &transition(&self.ledger, &snapshot, &self.policy, self.now).changes {
-            self.ledger.apply(change);
-        }
+        self.ledger.apply_all(&transition(&self.ledger, &snapshot, &self.policy, self.now).changes);
     }
 
     fn staff(&self) -> &Account {

@@ -43,9 +43,7 @@ impl Story {
         let snapshot: DirectorySnapshot = merge(reads, BTreeSet::new(), &policy, &self.ledger);
         let now = jiff::Timestamp::from_second(1_790_000_000 + self.now).expect("the time is valid");
         let ReadChanges { changes, .. } = transition(&self.ledger, &snapshot, &policy, now);
-        for change in &changes {
-            self.ledger.apply(change);
-        }
+        self.ledger.apply_all(&changes);
     }
 
     fn accounts(&self) -> Vec<(&str, &str)> {

@@ -7,22 +7,14 @@ use bursar_protocol::Grant;
 use super::*;
 use crate::identity::AccountKind;
 use crate::kinds::{ManagedKind, ObjectKey};
-use crate::ledger::{Failure, Lifecycle, Note, Order, OrderKind};
+use crate::ledger::{Failure, Lifecycle, OrderKind};
 use crate::plan::testing::World;
 use crate::plan::{AccountPlan, Holder};
 use crate::policy::{CredentialKind, OidcRule};
 
 fn world(kind: CredentialKind) -> (World, AccountId) {
     let mut world = World::new();
-    world
-        .policy
-        .classes
-        .get_mut("tool")
-        .expect("the policy has this class")
-        .credential
-        .as_mut()
-        .expect("the class has a credential")
-        .kind = kind;
+    *world.credential("tool") = kind;
     let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
     world.cycle();
     assert!(world.plan().is_empty(), "{}", world.plan());
@@ -51,12 +43,6 @@ fn said(world: &World) -> String {
     world.plan().to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-fn order(world: &mut World, account: &AccountId, what: OrderKind) {
-    let note = Note { actor: "ann".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
-    let order = Order { id: 1, account: account.clone(), what, note, bulk: None, object: None };
-    world.ledger.apply(&Change::Order(order));
-}
-
 #[test]
 fn each_host_has_its_token_and_only_the_token_of_a_deleted_secret_is_replaced() {
     let (mut world, foo) = tokens();
@@ -78,7 +64,7 @@ fn each_host_has_its_token_and_only_the_token_of_a_deleted_secret_is_replaced() 
 fn a_revocation_makes_another_service_account_and_a_suspension_leaves_none() {
     let (mut world, foo) = tokens();
     let before = world.ledger.accounts[&foo].generation;
-    order(&mut world, &foo, OrderKind::Revoke);
+    world.order(&foo, OrderKind::Revoke);
     let plan = world.plan();
     let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();
     let place = |is: &dyn Fn(&Action) -> bool| actions.iter().position(is).expect("the plan has this action");
@@ -96,7 +82,7 @@ fn a_revocation_makes_another_service_account_and_a_suspension_leaves_none() {
     };
     assert_eq!(accounts(&world), [format!("bursar-g{}", world.ledger.accounts[&foo].generation)]);
     assert!(world.plan().is_empty(), "{}", world.plan());
-    order(&mut world, &foo, OrderKind::Suspend);
+    world.order(&foo, OrderKind::Suspend);
     world.cycle();
     assert!(accounts(&world).is_empty() && world.ledger.deliveries.values().all(Delivery::is_notice));
 }
@@ -112,7 +98,7 @@ fn a_revocation_proves_every_older_generation() {
     };
     world.ledger.apply(&Change::Certificate(key, Some(older)));
     let generation = world.ledger.accounts[&foo].generation;
-    order(&mut world, &foo, OrderKind::Revoke);
+    world.order(&foo, OrderKind::Revoke);
     let plan = world.plan();
     let proved: Vec<&Holder> = plan.accounts[0]
         .steps()
@@ -128,7 +114,7 @@ fn a_binding_names_a_service_account_only_after_its_creation() {
         let (mut world, foo) = tokens();
         world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
         let before = world.ledger.accounts[&foo].generation;
-        order(&mut world, &foo, OrderKind::Revoke);
+        world.order(&foo, OrderKind::Revoke);
         let (approved, refusals) = world.guarded();
         assert!(refusals.is_empty(), "a revocation does not count as a removal of access: {refusals:?}");
         world.execute_until(&approved, killed_after);
@@ -152,10 +138,9 @@ fn a_binding_names_a_service_account_only_after_its_creation() {
 #[test]
 fn a_held_account_gets_its_binding_with_the_new_service_account() {
     let (mut world, foo) = tokens();
-    let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
-    world.ledger.holds.insert(foo.clone(), note);
-    order(&mut world, &foo, OrderKind::Revoke);
-    (0..2).for_each(|_| drop(world.cycle()));
+    world.hold(&foo);
+    world.order(&foo, OrderKind::Revoke);
+    world.cycles(2);
     let new = format!("bursar-g{}", world.ledger.accounts[&foo].generation);
     assert_eq!(world.bound.values().flatten().collect::<Vec<_>>(), [&new]);
 }
@@ -166,12 +151,11 @@ fn a_held_account_gets_its_binding_with_the_new_service_account() {
 fn a_held_account_gets_its_binding_after_an_interrupted_replacement() {
     for stopped_after in 0..8 {
         let (mut world, foo) = tokens();
-        let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
-        world.ledger.holds.insert(foo.clone(), note);
-        order(&mut world, &foo, OrderKind::Revoke);
+        world.hold(&foo);
+        world.order(&foo, OrderKind::Revoke);
         let (approved, _) = world.guarded();
         world.execute_until(&approved, stopped_after);
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         let new = format!("bursar-g{}", world.ledger.accounts[&foo].generation);
         assert_eq!(world.bound.values().flatten().collect::<Vec<_>>(), [&new], "after {stopped_after} steps");
         let (rest, _) = world.guarded();
@@ -183,25 +167,12 @@ fn bound(world: &World) -> Vec<String> {
     world.bound.values().flatten().cloned().collect()
 }
 
-fn rule(world: &mut World) -> &mut CredentialKind {
-    &mut world
-        .policy
-        .classes
-        .get_mut("tool")
-        .expect("the policy has this class")
-        .credential
-        .as_mut()
-        .expect("the class has a credential")
-        .kind
-}
-
 #[test]
 fn a_change_of_the_class_ends_no_tokens_of_a_held_account() {
     for kind_changes in [true, false] {
         let (mut world, foo) = tokens();
-        let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
-        world.ledger.holds.insert(foo.clone(), note);
-        match rule(&mut world) {
+        world.hold(&foo);
+        match world.credential("tool") {
             CredentialKind::ServiceAccount { hosts, .. } if !kind_changes => drop(hosts.pop()),
             kind => *kind = CredentialKind::Certificate { lifetime: Duration::from_hours(24) },
         }
@@ -210,7 +181,7 @@ fn a_change_of_the_class_ends_no_tokens_of_a_held_account() {
             objects.keys().cloned().collect::<Vec<_>>()
         };
         let before = (objects(&world), world.bound.clone());
-        (0..2).for_each(|_| drop(world.cycle()));
+        world.cycles(2);
         assert_eq!((objects(&world), world.bound.clone()), before, "another kind: {kind_changes}");
     }
 }
@@ -231,12 +202,11 @@ fn a_binding_names_the_credential_that_replaced_a_revoked_one_of_another_kind() 
         let (mut world, foo) = self::world(from.clone());
         world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
         if is_held {
-            let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
-            world.ledger.holds.insert(foo.clone(), note);
+            world.hold(&foo);
         }
-        *rule(&mut world) = to.clone();
-        order(&mut world, &foo, OrderKind::Revoke);
-        (0..3).for_each(|_| drop(world.cycle()));
+        *world.credential("tool") = to.clone();
+        world.order(&foo, OrderKind::Revoke);
+        world.cycles(3);
         let generation = world.ledger.accounts[&foo].generation;
         let (group, account) = (format!("bursar:tool:foo#{generation}"), format!("bursar-g{generation}"));
         let held = world.ledger.certificates_of(&foo).find(|(_, held)| held.generation == generation);
@@ -251,7 +221,7 @@ fn a_binding_names_the_credential_that_replaced_a_revoked_one_of_another_kind() 
 fn a_notice_replaces_the_kubeconfig_while_the_account_is_suspended() {
     let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
     world.policy.contact = Some("help@example.org".to_owned());
-    order(&mut world, &foo, OrderKind::Suspend);
+    world.order(&foo, OrderKind::Suspend);
     let plan = world.plan();
     let notices = plan.accounts[0].steps().filter_map(|action| match action {
         Action::RemoveKubeconfig { notice: Some(notice), .. } => Some(notice.notice.text()),
@@ -279,7 +249,7 @@ fn a_notice_replaces_the_kubeconfig_while_the_account_is_suspended() {
     world.policy.contact = None;
     assert!(said(&world).contains("kubeconfig replaced by a notice"), "{}", world.plan());
     world.cycle();
-    order(&mut world, &foo, OrderKind::Resume);
+    world.order(&foo, OrderKind::Resume);
     assert!(!world.ledger.is_being_revoked(&foo));
     assert!(said(&world).ends_with("certificate, kubeconfig"), "{}", world.plan());
     world.cycle();
@@ -300,7 +270,7 @@ fn a_suspension_removes_the_entries_of_a_delivery_that_was_not_recorded() {
     let key = CredentialKey::new(foo.clone(), crate::plan::testing::prod());
     let old = world.ledger.deliveries[&key].clone();
     world.account(&foo).home = Some("/data/other/foo".into());
-    order(&mut world, &foo, OrderKind::Suspend);
+    world.order(&foo, OrderKind::Suspend);
     let places = |world: &World| -> Vec<(PathBuf, Option<PathBuf>)> {
         let plan = world.plan();
         let removed = plan.accounts[0].steps().filter_map(|action| match action {
@@ -339,7 +309,7 @@ fn removals_and_inspections_go_on_after_the_account_is_deleted() {
         let (mut world, foo) = world(certificate());
         let key = CredentialKey::new(foo.clone(), crate::plan::testing::prod());
         let delivered = world.ledger.deliveries[&key].clone();
-        order(&mut world, &foo, OrderKind::Suspend);
+        world.order(&foo, OrderKind::Suspend);
         world.cycle();
         // If the entries are not removed yet, the home was broken until now.
         let row = if is_removed { delivered.clone().removed(world.now) } else { delivered.clone() };
@@ -368,10 +338,10 @@ fn a_resumption_does_not_wait_for_a_former_home_that_was_left_already() {
     let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
     let key = CredentialKey::new(foo.clone(), crate::plan::testing::prod());
     world.account(&foo).home = Some("/data/other/foo".into());
-    order(&mut world, &foo, OrderKind::Suspend);
+    world.order(&foo, OrderKind::Suspend);
     world.cycle();
     assert!(world.ledger.deliveries[&key].is_removed());
-    order(&mut world, &foo, OrderKind::Resume);
+    world.order(&foo, OrderKind::Resume);
     let plan = world.plan();
     let is_new = |step: &Action| matches!(step, Action::Deliver { former: None, .. });
     assert!(plan.accounts[0].steps().any(is_new), "{plan}");
@@ -397,7 +367,7 @@ fn a_delivery_into_another_file_names_the_old_one() {
     type Change = fn(&mut World, &AccountId);
     let home: Change = |world, foo| world.account(foo).home = Some("/data/other/foo".into());
     let file: Change = |world, _| {
-        let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
+        let class = world.class("tool");
         class.home.as_mut().expect("the class has a home").kubeconfig = ".kube/bursar".into();
     };
     for (change, new, is_row_old) in [
@@ -438,7 +408,7 @@ fn a_credential_of_another_kind_or_host_replaces_the_old_one_in_its_file() {
     for (from, to) in [(token("ce1"), token("ce2")), (token("ce1"), certificate.clone()), (certificate, token("ce1"))] {
         let (mut world, foo) = world(from);
         let old = world.ledger.deliveries.keys().next().expect("foo has a delivery").clone();
-        *rule(&mut world) = to;
+        *world.credential("tool") = to;
         // In the second round, the ledger still has the row of the old credential, as a former version left it.
         for _ in 0..2 {
             let row = world.ledger.deliveries.values().next().expect("foo has a delivery").clone();
@@ -446,7 +416,7 @@ fn a_credential_of_another_kind_or_host_replaces_the_old_one_in_its_file() {
             let plan = world.plan();
             let mut steps = plan.accounts[0].steps();
             assert!(!steps.any(|step| matches!(step, Action::RemoveKubeconfig { .. })), "{plan}");
-            (0..3).for_each(|_| drop(world.cycle()));
+            world.cycles(3);
             let keys: Vec<&CredentialKey> = world.ledger.deliveries_of(&foo).map(|(key, _)| key).collect();
             assert!(keys.len() == 1 && *keys[0] != old, "{keys:?}");
             assert!(world.ledger.certificates_of(&foo).all(|(key, _)| key == keys[0]), "{keys:?}");
@@ -459,7 +429,7 @@ fn a_credential_of_another_kind_or_host_replaces_the_old_one_in_its_file() {
 fn a_revoked_credential_is_replaced_at_once_even_if_the_home_moved() {
     let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
     world.account(&foo).home = Some("/data/other/foo".into());
-    order(&mut world, &foo, OrderKind::Revoke);
+    world.order(&foo, OrderKind::Revoke);
     world.cycle();
     let key = CredentialKey::new(foo, crate::plan::testing::prod());
     assert!(world.ledger.deliveries[&key].path.starts_with("/data/other/foo"), "{}", world.plan());
@@ -475,8 +445,7 @@ fn credentials_of_an_oidc_issuer_are_never_renewed() {
         grant: Grant::Auto,
         user: "sso:{name}".to_owned(),
     };
-    let class = world.policy.classes.get_mut("tool").expect("the policy has this class");
-    class.credential.as_mut().expect("the class has a credential").kind = CredentialKind::Oidc(rule);
+    *world.credential("tool") = CredentialKind::Oidc(rule);
     let plan = world.plan();
     assert!(plan.to_string().contains("kubeconfig of ce2 removed"), "{plan}");
     world.cycle();

@@ -17,13 +17,9 @@ impl Story {
                 self.world.policy.classes.remove("profile");
                 self.world.inventory.adopted.clear();
             }
-            ["profiles", "select", selector] => {
-                let class = self.world.policy.classes.get_mut("profile").expect("the policy has this class");
-                select(class, selector);
-            }
+            ["profiles", "select", selector] => select(self.world.class("profile"), selector),
             ["profiles", "for", group] => {
-                let class = self.world.policy.classes.get_mut("profile").expect("the policy has this class");
-                class.when = Some(When::Group((*group).to_owned()));
+                self.world.class("profile").when = Some(When::Group((*group).to_owned()));
             }
             ["profiles", "twice"] => {
                 let mut twin = profile();

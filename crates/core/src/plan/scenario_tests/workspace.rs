@@ -21,7 +21,7 @@ impl Story {
                     "max" => FromWorkspaces::Max,
                     _ => FromWorkspaces::Tier,
                 };
-                let student = self.world.policy.classes.get_mut("student").expect("the policy has this class");
+                let student = self.world.class("student");
                 student.quota.insert("requests.cpu".to_owned(), "1500m".to_owned());
                 student.from = From::Users(Some(way));
             }

@@ -173,8 +173,7 @@ impl Cell {
                     self.tell(&[format!("class {name} back"), line, format!("class {name} gone")]);
                 }
                 ["class", class, "group", group] => {
-                    let class = self.story.world.policy.classes.get_mut(*class).expect("the policy has this class");
-                    class.when = Some(When::Group((*group).to_owned()));
+                    self.story.world.class(class).when = Some(When::Group((*group).to_owned()));
                 }
                 ["endpoint", url] => {
                     let clusters = self.story.world.policy.clusters.values_mut();

@@ -10,6 +10,7 @@ pub mod follow;
 pub(crate) mod freshness;
 pub mod lookup;
 mod moved;
+mod new_dns;
 pub mod range;
 pub mod refusals;
 mod search;

@@ -524,6 +524,19 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         assert!(companion.belongs_to(tool));
     }
 
+    /// Anybody who may create a group among those of the maintainers may be able to write its id, too.
+    #[test]
+    fn a_group_of_maintainers_with_the_id_of_a_tool_does_not_share_its_gid() {
+        let puppet = "\ndn: cn=tools.x,ou=servicegroups,dc=x\nobjectClass: groupOfNames\ncn: tools.x\ngidNumber: 52504\n\
+                      member: uid=bob,ou=people,dc=x\nentryUUID: r\n";
+        let read = read(&source(), &(SITE.to_owned() + puppet));
+        let claim = |gives: Gives, name: &str| {
+            let mut claims = read.gids.iter().filter(|claim| claim.gid == gid(52504) && claim.gives == gives);
+            claims.find(|claim| claim.name == name).expect("both show the gid")
+        };
+        assert!(!claim(Gives::Members, "tools.x").belongs_to(claim(Gives::Nobody, "bar")));
+    }
+
     #[test]
     fn a_rejected_entry_shows_the_gids_of_the_groups_that_name_it() {
         let read = read(&source(), SITE);

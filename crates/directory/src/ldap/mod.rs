@@ -149,7 +149,7 @@ async fn read_all(
         let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
     }
     // Entries that were read before the connection broke may prove, too, that the server is behind.
-    raw.marks.entries = witnesses(source, raw.trees.values().flat_map(|tree| &tree.entries), &history.marks);
+    raw.marks.entries = witnesses(source, raw.trees.values().flat_map(|tree| &tree.entries), history);
     raw
 }
 

@@ -213,6 +213,7 @@ fn labels(source: &SourceConfig) -> AttributeLabels {
         ssh_keys: names.ssh_keys.clone(),
         mail: names.mail.clone(),
         uid: names.uid.clone(),
+        gid: names.gid.clone(),
         prefixes: KINDS.into_iter().filter_map(|kind| Some((kind, source.tree(kind)?.strip_prefix.clone()?))).collect(),
         stale_dns: may_be_stale,
         stale_names: may_be_stale && !names.member_names.is_empty(),

@@ -190,8 +190,7 @@ impl Memory<'_> {
         }
         let rejected = read.rejected.iter().filter_map(|entry| {
             let holder = self.known.get(&(read.source.as_str(), entry.id.as_ref()?))?;
-            let gid = holder.gid.or_else(|| holder.posix.as_ref().map(|posix| posix.gid));
-            Some((entry.id.as_ref()?, gid.filter(|_| holder.kind != AccountKind::User)?))
+            Some((entry.id.as_ref()?, gid_of(holder)?))
         });
         let shown = read.entries.iter().filter_map(|entry| Some((&entry.id, own_gid(entry)?)));
         for (holder, gid) in shown.chain(rejected) {
@@ -440,6 +439,12 @@ pub(super) fn called_formerly(read: &SourceRead, kind: AccountKind, former: &str
 /// Returns the gid that a group or tool gives its members. A tool gives the gid of its group.
 fn own_gid(entry: &Entry) -> Option<Gid> {
     entry.gid.or_else(|| entry.posix.as_ref().map(|posix| posix.gid)).filter(|_| entry.kind != AccountKind::User)
+}
+
+/// Returns the last known gid that a group or tool gives its members.
+pub(super) fn gid_of(holder: &Account) -> Option<Gid> {
+    let gid = holder.gid.or_else(|| holder.posix.as_ref().map(|posix| posix.gid));
+    gid.filter(|_| holder.kind != AccountKind::User)
 }
 
 /// Returns the DN of the domain, which begins at the first `dc`.

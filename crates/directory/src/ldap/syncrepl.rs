@@ -2,11 +2,12 @@
 //! and a later search with this cookie returns the changes since then.
 //!
 //! A refresh is collected first and then applied as a whole. If the answer does not fit (the server does not know the
-//! cookie, or reports an entry as unchanged that it never sent), the refresh starts again with new cookies and a full
-//! read. In a first refresh, or if the changes are older than the session log, the server names the entries that are
-//! left. An entry that it does not name need not be deleted: after a crash, `slapd` does not name entries written after
-//! its last checkpoint (`contextCSN`) until the next write. Therefore everything is read in this case, too. A server
-//! that cannot report changes is read in full each time. If a connection ends early, the cache stays as it was.
+//! cookie, reports an entry as unchanged that it never sent, or uses DNs that contradict the known ones), the refresh
+//! starts again with new cookies and a full read. In a first refresh, or if the changes are older than the session log,
+//! the server names the entries that are left. An entry that it does not name need not be deleted: after a crash,
+//! `slapd` does not name entries written after its last checkpoint (`contextCSN`) until the next write. Therefore
+//! everything is read in this case, too. A server that cannot report changes is read in full each time. If a connection
+//! ends early, the cache stays as it was.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -101,7 +101,7 @@ pub async fn read(config: &LdifConfig, source: &SourceConfig, history: &ServerHi
         raw.trees.insert(kind, RawTree { entries: entries.collect(), whole });
     }
     raw.marks.changes = entries.iter().flat_map(|(dn, entry)| newest_changes(entry, dn)).collect();
-    raw.marks.entries = witnesses(source, raw.trees.values().flat_map(|tree| &tree.entries), &history.marks);
+    raw.marks.entries = witnesses(source, raw.trees.values().flat_map(|tree| &tree.entries), history);
     match history.marks.behind(&raw.marks) {
         Some(behind) if !history.marks.is_slow_clock(&raw.marks, history.now) => {
             let server = raw.server.take().unwrap_or_default();

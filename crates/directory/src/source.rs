@@ -288,7 +288,7 @@ impl SourceConfig {
         if !self.attributes.windows && ldap.members_at_once.is_some() {
             return Err(SourceError::new("members_at_once", "only Active Directory gives members in parts".to_owned()));
         }
-        let is_catalogue = |text: &&String| ServerUrl::parse(text).is_some_and(|url| matches!(url.port, 3268 | 3269));
+        let is_catalogue = |text: &&String| ServerUrl::parse(text).is_some_and(|url| url.is_catalogue());
         match ldap.urls.iter().find(is_catalogue) {
             Some(text) if self.attributes.windows => {
                 let why = format!(
@@ -480,6 +480,14 @@ impl ServerUrl {
         self.tls || self.socket.is_some()
     }
 
+    /// Whether the URL names global catalogues of Active Directory, by their port or by their SRV records
+    /// (MS-ADTS 6.3.2.3): `_gc._tcp.example.org`, `_ldap._tcp.gc._msdcs.example.org`.
+    fn is_catalogue(&self) -> bool {
+        let host = self.host.to_ascii_lowercase();
+        let of_records = self.is_service() && (host.starts_with("_gc.") || host.contains(".gc._msdcs."));
+        of_records || matches!(self.port, 3268 | 3269)
+    }
+
     /// Whether the host names SRV records (RFC 2782): `_ldap._tcp.example.org`.
     #[must_use]
     pub fn is_service(&self) -> bool {
@@ -551,11 +559,26 @@ mod tests {
     }
 
     #[test]
-    fn the_port_of_a_global_catalogue_is_refused() {
-        let mut config = source(&["ldaps://dc1:3269"]);
-        assert_eq!(config.check(), Ok(()), "outside Active Directory, 3269 is a port like any other");
-        config.attributes = Preset::Ad.attributes();
-        assert_eq!(config.check().map_err(|error| error.key), Err("urls"));
+    fn a_global_catalogue_is_refused() {
+        let catalogues = [
+            "dc1:3269",
+            "_gc._tcp.example.org",
+            "_GC._tcp.Site._sites.example.org",
+            "_ldap._tcp.gc._msdcs.example.org",
+        ];
+        for server in catalogues {
+            let url = format!("ldaps://{server}");
+            let mut config = source(&[url.as_str()]);
+            assert_eq!(config.check(), Ok(()), "{server} means nothing special outside Active Directory");
+            config.attributes = Preset::Ad.attributes();
+            assert_eq!(config.check().map_err(|error| error.key), Err("urls"), "{server}");
+        }
+        for server in ["dc1", "_ldap._tcp.dc._msdcs.example.org", "_ldap._tcp.gc.example.org"] {
+            let url = format!("ldaps://{server}");
+            let mut config = source(&[url.as_str()]);
+            config.attributes = Preset::Ad.attributes();
+            assert_eq!(config.check(), Ok(()), "{server}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use bursar::snapshot::freshness::Marks;
 use bursar::snapshot::{Completeness, SourceRead};
 use bursar_directory::{Known, LastRead, Pass, SourceConfig, SyncCache, fetch_after};
 
+use super::proxy::{Fault, Proxy};
 use super::{assert_same, ldap, policy, read, site, toolforge, why};
 use bursar_testkit::ldif::{person_dn, person_ldif};
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
@@ -101,6 +102,13 @@ async fn without_context_csn_a_stale_server_is_recognized_by_its_entries() {
     assert!(found.behind[host(&behind)].why.contains("went back"), "{:?}", found.behind);
     let alone = read_after(&source(&[&behind]), &Pass::Once, &seen.marks).await;
     assert!(matches!(alone.completeness, Completeness::Stale { .. }), "{}", why(&alone));
+    // The connection breaks before the last tree was read.
+    let proxy = Proxy::to(&behind.ldaps_url).await;
+    let cut = toolforge(ldap(&[&proxy.url("ldaps")], &behind));
+    assert_eq!(why(&read(cut.clone()).await), "complete");
+    proxy.set(Fault::Cut(proxy.bytes() - 200));
+    let found = read_after(&cut, &Pass::Once, &seen.marks).await;
+    assert!(matches!(found.completeness, Completeness::Stale { .. }), "{}", why(&found));
 }
 
 #[tokio::test]

@@ -10,7 +10,8 @@ use bursar_directory::source::{LdapConfig, SidMapping};
 use bursar_directory::sync::kept::{Kept, Mark};
 use bursar_directory::{Pass, Preset, SourceConfig, SourceKind, SyncCache};
 use bursar_testkit::ldif::{
-    person_dn, person_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif,
+    group_of_names_ldif, person_dn, person_ldif, replace_ldif, tool_account_dn, tool_group_dn, tool_ldif,
+    toolforge_units_ldif, unit_ldif,
 };
 use bursar_testkit::sample::{self, sentinel_ldif};
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
@@ -93,6 +94,18 @@ async fn each_change_is_reported_once() {
     let told = followed.is_right().await;
     let people = names(&told, AccountKind::User);
     assert!(people.contains(&"carola") && !["alice", "bob", "carol", "dave"].iter().any(|gone| people.contains(gone)));
+
+    // The server does not report the entries below a container that was renamed, but a group names one of them.
+    let people = format!("ou=people,{BASE_DN}");
+    let (guests, visitors) = (format!("ou=guests,{people}"), format!("ou=visitors,{people}"));
+    slapd.add_ldif(&unit_ldif(&people, "guests"));
+    slapd.add_ldif(&person_ldif(BASE_DN, "guest", 2100).replace(&people, &guests));
+    followed.is_right().await;
+    slapd.modify_ldif(&format!("dn: {guests}\nchangetype: modrdn\nnewrdn: ou=visitors\ndeleteoldrdn: 1\n\n"));
+    let group = tool_group_dn(BASE_DN, "visit");
+    slapd.add_ldif(&tool_ldif(BASE_DN, "visit", 52601, &[]));
+    slapd.add_ldif(&group_of_names_ldif(&group, "tools.visit", &[format!("uid=guest,{visitors}")]));
+    followed.is_right().await;
 }
 
 #[tokio::test]

@@ -174,6 +174,7 @@ impl<'a> Memory<'a> {
         }
         let remarks = self.doubt_taken_names(read, &known, &present, &mut named);
         self.note_gids(read, &mut named);
+        self.doubt_gids(read, &mut named, complete, holds);
         let trust = Trust {
             complete,
             holds,

@@ -251,7 +251,9 @@ impl Stamp {
         }
     }
 
-    fn is_past(self, now: Timestamp) -> bool {
+    /// Whether the time is not after `now`. A time in the future comes from a wrong clock.
+    #[must_use]
+    pub fn is_past(self, now: Timestamp) -> bool {
         self.second <= now.as_second()
     }
 

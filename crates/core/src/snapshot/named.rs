@@ -126,6 +126,8 @@ pub struct AttributeLabels {
     pub ssh_keys: String,
     pub mail: String,
     pub uid: String,
+    /// The attribute for the gids of groups.
+    pub gid: String,
     /// The prefix that names of each kind have in the directory and not in the ledger.
     pub prefixes: BTreeMap<AccountKind, String>,
     /// Whether groups may still list a member by a DN that the member no longer has.
@@ -153,6 +155,7 @@ impl Default for AttributeLabels {
             ssh_keys: "sshPublicKey".to_owned(),
             mail: "mail".to_owned(),
             uid: "uidNumber".to_owned(),
+            gid: "gidNumber".to_owned(),
             prefixes: BTreeMap::new(),
             stale_dns: true,
             stale_names: true,

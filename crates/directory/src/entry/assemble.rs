@@ -213,6 +213,7 @@ fn labels(source: &SourceConfig) -> AttributeLabels {
         ssh_keys: names.ssh_keys.clone(),
         mail: names.mail.clone(),
         uid: names.uid.clone(),
+        gid: names.gid.clone(),
         prefixes: KINDS.into_iter().filter_map(|kind| Some((kind, source.tree(kind)?.strip_prefix.clone()?))).collect(),
         stale_dns: may_be_stale,
         stale_names: may_be_stale && !names.member_names.is_empty(),
@@ -522,6 +523,19 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
             .find(|claim| claim.gives == Gives::Nobody && claim.name == "foo")
             .expect("the tool claims its gid");
         assert!(companion.belongs_to(tool));
+    }
+
+    /// Anybody who may create a group among those of the maintainers may be able to write its id, too.
+    #[test]
+    fn a_group_of_maintainers_with_the_id_of_a_tool_does_not_share_its_gid() {
+        let puppet = "\ndn: cn=tools.x,ou=servicegroups,dc=x\nobjectClass: groupOfNames\ncn: tools.x\ngidNumber: 52504\n\
+                      member: uid=bob,ou=people,dc=x\nentryUUID: r\n";
+        let read = read(&source(), &(SITE.to_owned() + puppet));
+        let claim = |gives: Gives, name: &str| {
+            let mut claims = read.gids.iter().filter(|claim| claim.gid == gid(52504) && claim.gives == gives);
+            claims.find(|claim| claim.name == name).expect("both show the gid")
+        };
+        assert!(!claim(Gives::Members, "tools.x").belongs_to(claim(Gives::Nobody, "bar")));
     }
 
     #[test]

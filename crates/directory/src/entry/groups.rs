@@ -362,12 +362,15 @@ pub(crate) fn gid_claims<'a, 'r>(
     for (group, gid) in &closed.gives {
         let reading = reading(group.kind);
         let listed = tools.tools.get(&group.dn).into_iter().flatten().copied();
+        // A group that only lists the maintainers of tools has no account, so its own id means nothing. If the id
+        // counted, its creator could copy the id of another group or tool, and thereby get the gid of that one.
+        let own = group.id.iter().filter(|_| group.kind == AccountKind::Group);
         let kind = if tools.groups.contains_key(&group.dn) { AccountKind::Tool } else { AccountKind::Group };
         let claim = GidClaim {
             gid: *gid,
             dn: group.raw.dn.clone(),
             name: reading.full_name(&group.raw, &group.dn, kind).unwrap_or_default().to_owned(),
-            ids: group.id.iter().chain(listed).cloned().collect(),
+            ids: own.chain(listed).cloned().collect(),
             created: reading.created(&group.raw),
             gives: if tools.is_ambiguous(&group.dn) { Gives::Kept } else { Gives::Members },
             members: None,

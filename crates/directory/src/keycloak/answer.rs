@@ -142,29 +142,56 @@ pub(super) struct Profile {
 #[derive(Deserialize)]
 struct Declared {
     name: String,
-    #[serde(default)]
-    permissions: Permissions,
+    permissions: Option<Permissions>,
 }
 
+/// The roles (`admin`, `user`) that may change and view an attribute. Who may change it may also view it.
 #[derive(Deserialize, Default)]
 struct Permissions {
     #[serde(default)]
-    edit: Vec<String>,
+    edit: BTreeSet<String>,
+    #[serde(default)]
+    view: BTreeSet<String>,
+}
+
+/// Who may change an attribute, as far as this decides whether its values are believed.
+enum Editor {
+    /// Only administrators, or nobody.
+    Admin,
+    /// People, in their own accounts.
+    User,
+    /// Keycloak hides the attribute from administrators, and thus from Bursar.
+    Hidden,
+    /// No user can have the attribute.
+    Undeclared,
 }
 
 impl Profile {
-    /// Whether people may change `attribute` of their own account; `None` if no user can have the attribute.
-    fn is_their_own(&self, attribute: &str) -> Option<bool> {
-        match self.attributes.iter().find(|declared| declared.name == attribute) {
-            Some(declared) => Some(declared.permissions.edit.iter().any(|who| who == "user")),
-            None => self.unmanaged_attribute_policy.as_ref().map(|policy| policy == "ENABLED"),
+    fn editor(&self, attribute: &str) -> Editor {
+        let Some(declared) = self.attributes.iter().find(|declared| declared.name == attribute) else {
+            return match self.unmanaged_attribute_policy.as_deref() {
+                None => Editor::Undeclared,
+                Some("ENABLED") => Editor::User,
+                Some(_) => Editor::Admin,
+            };
+        };
+        let nobody = Permissions::default();
+        let Permissions { edit, view } = declared.permissions.as_ref().unwrap_or(&nobody);
+        // Without permissions, everybody may change these two (26.4, `DeclarativeUserProfileProvider`).
+        let is_open = [USERNAME, EMAIL].contains(&attribute) && edit.is_empty() && view.is_empty();
+        if is_open || edit.contains("user") {
+            Editor::User
+        } else if edit.contains("admin") || view.contains("admin") {
+            Editor::Admin
+        } else {
+            Editor::Hidden
         }
     }
 
     /// Returns two lists: the identity attributes that people may change themselves, which must be ignored, and the
-    /// problems to report. Attributes that people may change are problems, and so are attributes that no user can have.
-    /// While there is a problem, known marks stay: if people removed a mark themselves, or Keycloak hid it, the
-    /// accounts would be enabled again.
+    /// problems to report. Attributes that people may change are problems, and so are attributes that no user can have
+    /// or that Keycloak hides. While there is a problem, known marks stay: if people removed a mark themselves, or
+    /// Keycloak hid it, the accounts would be enabled again.
     pub(super) fn judge(&self, names: &AttributeNames) -> (Vec<String>, Vec<String>) {
         let (mut unbelieved, mut problems) = (Vec::new(), Vec::new());
         let is_built_in = |name: &str| BUILT_IN.contains(&name);
@@ -178,9 +205,9 @@ impl Profile {
             }
         }
         for (name, is_identity) in all {
-            match self.is_their_own(name) {
-                Some(false) => {}
-                Some(true) => {
+            match self.editor(name) {
+                Editor::Admin => {}
+                Editor::User => {
                     let effect = if is_identity { "it is ignored" } else { "the marks that disable them stay" };
                     problems.push(format!(
                         "users may change their own {name}, so {effect}: let only admins edit it in the realm's user \
@@ -188,8 +215,11 @@ impl Profile {
                     ));
                     unbelieved.extend(is_identity.then(|| name.clone()));
                 }
-                None if *name == names.home => {}
-                None => problems.push(format!(
+                Editor::Undeclared | Editor::Hidden if *name == names.home => {}
+                Editor::Hidden => {
+                    problems.push(format!("Keycloak hides {name}: let admins view it in the realm's user profile"));
+                }
+                Editor::Undeclared => problems.push(format!(
                     "users have no {name}: declare it in the realm's user profile, or let admins edit unmanaged \
                      attributes (ADMIN_EDIT)"
                 )),
@@ -415,6 +445,13 @@ mod tests {
         assert_eq!(marked(&[("contractEnd", &["admin"])], None), [""; 0]);
         assert!(marked(&[("contractEnd", &["admin", "user"])], None)[0].contains("the marks that disable them stay"));
         assert!(marked(&[], None)[0].contains("users have no contractEnd"), "Keycloak hides the values");
+        assert!(marked(&[("contractEnd", &[])], None)[0].contains("Keycloak hides contractEnd"));
+
+        // Keycloak lets everybody change these two if their declaration has no permissions.
+        let bare = json!({"attributes": [{"name": EMAIL}, {"name": USERNAME, "permissions": {"view": ["admin"]}}]});
+        let bare = || serde_json::from_value::<Profile>(bare.clone()).expect("the fixture is a valid profile");
+        assert_eq!(bare().judge(&by(EMAIL)).0, [EMAIL]);
+        assert_eq!(bare().judge(&by(USERNAME)).0, [""; 0]);
 
         let (unbelieved, _) = profile(&[], Some("ENABLED")).judge(&names);
         let user = user(&json!({"attributes": {"uidNumber": ["2001"]}}));

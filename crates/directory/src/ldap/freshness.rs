@@ -18,6 +18,7 @@ use crate::entry::assemble::KINDS;
 use crate::entry::id_of;
 use crate::entry::raw::RawEntry;
 use crate::source::{LdapConfig, SourceConfig};
+use crate::sync::kept::ServerHistory;
 
 /// The time of an entry's last change: OpenLDAP's attribute, and the one of other servers. `whenChanged` is not used,
 /// because each domain controller has its own value.
@@ -123,16 +124,18 @@ fn server_id(csn: &str) -> Option<&str> {
     csn.split('#').nth(2)
 }
 
-/// Returns the times of the last change of the most recently changed `entries`, and of the entries that are already in
-/// `known`.
+/// Returns the times of the last change of the most recently changed `entries`, and of the entries that are already
+/// known. Times in the future are not recorded, so they must not displace others.
 pub(crate) fn witnesses<'a>(
     source: &SourceConfig,
     entries: impl Iterator<Item = &'a std::sync::Arc<RawEntry>>,
-    known: &Marks,
+    history: &ServerHistory,
 ) -> BTreeMap<DirectoryId, Stamp> {
+    let ServerHistory { marks: known, now, .. } = history;
     let mut stamped: Vec<(Stamp, &RawEntry)> = entries.filter_map(|entry| Some((entry.stamp?, &**entry))).collect();
     if WITNESSES < stamped.len() {
-        stamped.select_nth_unstable_by_key(WITNESSES, |(stamp, _)| std::cmp::Reverse(*stamp));
+        let rank = |(stamp, _): &(Stamp, &RawEntry)| (!stamp.is_past(*now), std::cmp::Reverse(*stamp));
+        stamped.select_nth_unstable_by_key(WITNESSES, rank);
     }
     let (newest, others) = stamped.split_at(WITNESSES.min(stamped.len()));
     let newest = newest.iter().filter_map(|(_, entry)| witness(source, entry));
@@ -185,7 +188,39 @@ async fn found(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::Preset;
+    use crate::source::{SidMapping, SourceKind};
+
+    #[test]
+    fn times_in_the_future_displace_no_others() {
+        let source = SourceConfig {
+            name: "people".to_owned(),
+            kind: SourceKind::Ldap(LdapConfig::new(vec!["ldaps://a".to_owned()])),
+            sentinels: Vec::new(),
+            tools: None,
+            users: None,
+            groups: None,
+            attributes: Preset::Rfc2307.attributes(),
+            sids: SidMapping::default(),
+        };
+        let entry = |at: usize| {
+            let id = format!("e{at}");
+            let mut entry = RawEntry::from_texts("uid=a,dc=x", &[("entryUUID", id.as_str())]);
+            entry.stamp = Stamp::parse(if at < WITNESSES { "20301121100000Z" } else { "20261121100000Z" });
+            Arc::new(entry)
+        };
+        let entries: Vec<_> = (0..=WITNESSES).map(entry).collect();
+        let shown = |now: &str| {
+            let history = ServerHistory { now: now.parse().expect("the time is valid"), ..ServerHistory::default() };
+            witnesses(&source, entries.iter(), &history)
+        };
+        let past = DirectoryId(format!("e{WITNESSES}"));
+        assert!(shown("2026-11-21T11:00:00Z").contains_key(&past));
+        assert!(!shown("2031-11-21T11:00:00Z").contains_key(&past), "the other entries are newer");
+    }
 
     #[test]
     fn reported_entries_replace_the_known_times_and_an_older_time_stays() {

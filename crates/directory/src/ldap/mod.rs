@@ -10,6 +10,7 @@ pub mod follow;
 pub(crate) mod freshness;
 pub mod lookup;
 mod moved;
+mod new_dns;
 pub mod range;
 pub mod refusals;
 mod search;
@@ -125,6 +126,7 @@ async fn read_all(
         marks: Box::new(connection.marks.clone()),
         ..unread(source)
     };
+    let mut is_open = true;
     for (kind, into) in &mut raw.trees {
         let Some(tree) = source.tree(*kind) else { continue };
         let reading = read_tree(&mut connection.ldap, config, source, *kind, &mut into.entries);
@@ -137,13 +139,17 @@ async fn read_all(
         let (server, read) = (&connection.server, into.entries.len());
         let why = chain(&error);
         raw.problems.push(format!("{server}: {kind}s beneath {}: {why} (after {read} entries)", tree.base));
-        if error.ends_connection() {
-            return raw;
+        is_open = !error.ends_connection();
+        if !is_open {
+            break;
         }
     }
-    // The unbind is a courtesy: all answers have arrived.
-    let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
-    raw.marks.entries = witnesses(source, raw.trees.values().flat_map(|tree| &tree.entries), &history.marks);
+    if is_open {
+        // The unbind is a courtesy: all answers have arrived.
+        let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
+    }
+    // Entries that were read before the connection broke may prove, too, that the server is behind.
+    raw.marks.entries = witnesses(source, raw.trees.values().flat_map(|tree| &tree.entries), history);
     raw
 }
 

@@ -204,7 +204,7 @@ impl Now<'_> {
 }
 
 /// Returns the attributes of entries of `kind` that name other entries by DN.
-fn naming(source: &SourceConfig, kind: AccountKind) -> Vec<&str> {
+pub(super) fn naming(source: &SourceConfig, kind: AccountKind) -> Vec<&str> {
     if kind == AccountKind::User {
         return Vec::new();
     }

@@ -2,11 +2,12 @@
 //! and a later search with this cookie returns the changes since then.
 //!
 //! A refresh is collected first and then applied as a whole. If the answer does not fit (the server does not know the
-//! cookie, or reports an entry as unchanged that it never sent), the refresh starts again with new cookies and a full
-//! read. In a first refresh, or if the changes are older than the session log, the server names the entries that are
-//! left. An entry that it does not name need not be deleted: after a crash, `slapd` does not name entries written after
-//! its last checkpoint (`contextCSN`) until the next write. Therefore everything is read in this case, too. A server
-//! that cannot report changes is read in full each time. If a connection ends early, the cache stays as it was.
+//! cookie, reports an entry as unchanged that it never sent, or uses DNs that contradict the known ones), the refresh
+//! starts again with new cookies and a full read. In a first refresh, or if the changes are older than the session log,
+//! the server names the entries that are left. An entry that it does not name need not be deleted: after a crash,
+//! `slapd` does not name entries written after its last checkpoint (`contextCSN`) until the next write. Therefore
+//! everything is read in this case, too. A server that cannot report changes is read in full each time. If a connection
+//! ends early, the cache stays as it was.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,6 +26,7 @@ use tokio::time::timeout;
 
 use super::connection::{Connection, ReadError, meaning, search};
 use super::freshness::{witness, witnesses_after};
+use super::new_dns::NewDns;
 use crate::entry::assemble::{KINDS, RawRead};
 use crate::entry::raw::RawEntry;
 use crate::source::{LdapConfig, SourceConfig, Tree};
@@ -191,11 +193,16 @@ pub(super) fn taken(
     trees: BTreeMap<AccountKind, Told>,
 ) -> Result<Kept, ReadError> {
     let mark = Mark::Syncrepl(cookies(&trees)?);
-    let told = trees.values().flat_map(|told| told.news.entries()).filter_map(|entry| witness(source, entry));
+    let told = trees.values().flat_map(|told| told.news.entries()).filter_map(|(_, entry)| witness(source, entry));
     let marks = Marks { entries: witnesses_after(&known.marks.entries, told), ..known.marks.clone() };
+    let dns = NewDns::of(source, &known.mirror, trees.iter().map(|(kind, told)| (*kind, &told.news)));
     let mirror = known.mirror.with(trees.into_iter().map(|(kind, told)| (kind, told.news)).collect());
     let unknown = || ReadError::Answer("the server reports an entry as unchanged that it never sent".to_owned());
     let mirror = mirror.ok_or_else(unknown)?;
+    if !dns.fit(&known.mirror, &mirror) {
+        let why = "the DNs of the changes do not fit those of the known entries, as after the move of a container";
+        return Err(ReadError::Answer(why.to_owned()));
+    }
     let (asked, server) = (source.clone(), server.to_owned());
     Ok(Kept { asked, server, marks, behind: Vec::new(), mark, mirror })
 }

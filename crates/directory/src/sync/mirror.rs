@@ -78,9 +78,9 @@ impl News {
         self.only.get_or_insert_default().extend(ids);
     }
 
-    /// Iterates over the entries that were put.
-    pub fn entries(&self) -> impl Iterator<Item = &RawEntry> {
-        self.puts.values().map(|(_, entry)| &**entry)
+    /// Iterates over the entries that were put, with their ids.
+    pub fn entries(&self) -> impl Iterator<Item = (&Id, &RawEntry)> {
+        self.puts.iter().map(|(id, (_, entry))| (id, &**entry))
     }
 
     /// Returns the last state that was put for an entry.
@@ -189,9 +189,9 @@ impl Mirror {
         self.trees.get(&kind).into_iter().flat_map(|tree| tree.keys())
     }
 
-    /// Iterates over all entries, in no order.
-    pub fn entries(&self) -> impl Iterator<Item = &Arc<RawEntry>> {
-        self.trees.values().flat_map(|tree| tree.values()).map(|placed| &placed.entry)
+    /// Iterates over all entries with their ids, in no order. An entry that two trees hold comes twice.
+    pub fn entries(&self) -> impl Iterator<Item = (&Id, &RawEntry)> {
+        self.trees.values().flat_map(|tree| tree.iter()).map(|(id, placed)| (id, &*placed.entry))
     }
 
     /// Returns what a full read of `server` would have returned.

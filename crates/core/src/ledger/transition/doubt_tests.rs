@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::tests::policy;
 use super::{ReadChanges, due, transition};
-use crate::identity::{AccountKind, DirectoryId, PosixIdentity};
+use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 use crate::ledger::change::Change;
 use crate::ledger::doubt::Question;
 use crate::ledger::server::SourceMark;
@@ -156,6 +156,34 @@ fn the_loss_of_an_attribute_is_believed_only_if_half_of_the_accounts_still_show_
     assert_eq!(story.count(|account| !account.ssh_keys.is_empty()), 12);
     story.hears(read(all));
     assert!(story.ledger.refusals.is_empty() && story.ledger.doubts.is_empty());
+}
+
+#[test]
+fn gids_that_most_groups_no_longer_show_stay_until_an_approval() {
+    let directory = |shown: i64| {
+        let one = |number: i64| {
+            let gid: Gid = (3000 + number).try_into().expect("the gid is valid");
+            let gid = Some(gid).filter(|_| number < shown);
+            let mut person = person(number);
+            person.posix.as_mut().expect("the person has a uid").groups.extend(gid);
+            [person, Entry { gid, ..group(&format!("g{number}"), &[number]) }]
+        };
+        read((0..12).flat_map(one).collect())
+    };
+    let has_gid = |account: &Account| account.posix.as_ref().is_some_and(|posix| !posix.groups.is_empty());
+    for (shown, after) in [(6, 6), (5, 12)] {
+        let mut story = Story::begin(directory(12).entries);
+        story.hears(directory(shown));
+        assert_eq!(story.count(has_gid), after, "{shown}");
+    }
+    let mut story = Story::begin(directory(12).entries);
+    let refusals = story.hears(directory(2));
+    assert!(refusals[0].to_string().contains("gidNumber: 12 accounts of people had it, 2 have it now"), "{refusals:?}");
+    story.approve("gidNumber");
+    for _ in 0..2 {
+        story.hears(directory(2));
+        assert_eq!((story.count(has_gid), story.ledger.doubts.len(), story.ledger.approvals.len()), (2, 0, 0));
+    }
 }
 
 #[test]

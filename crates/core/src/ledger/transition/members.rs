@@ -124,15 +124,13 @@ impl Memory<'_> {
 
     /// Returns the groups that show no members, although some of their known members are in the read. If there is only
     /// one such group, or all of them had the same single member, returns none, because that happens without a fault.
+    /// Rejected groups do not count, because a rejected group that shows no members keeps all of them.
     fn emptied(&self, read: &SourceRead) -> Vec<&Account> {
         if self.is_accepted(read) {
             return Vec::new();
         }
         let empty = read.entries.iter().filter(|entry| entry.kind != AccountKind::User && entry.members.is_empty());
-        let rejected = || read.rejected.iter().filter_map(|entry| entry.id.as_ref());
-        let empty_too = rejected().filter(|id| read.nesting.members(id).is_some_and(|members| members.is_empty()));
-        let empty = empty.map(|entry| &entry.id).chain(empty_too);
-        let lost = empty.filter_map(|id| self.known.get(&(read.source.as_str(), id)).copied());
+        let lost = empty.filter_map(|entry| self.known.get(&(read.source.as_str(), &entry.id)).copied());
         let lost: Vec<&Account> = lost.filter(|account| staying(account).next().is_some()).collect();
         if lost.len() < 2 {
             return Vec::new();
@@ -141,7 +139,8 @@ impl Memory<'_> {
         let elsewhere = self.ledger.accounts.values().filter(|account| {
             account.source != read.source && account.absence.is_none() && account.state != Lifecycle::Deleted
         });
-        let shown = read.entries.iter().map(|entry| &entry.id).chain(rejected());
+        let rejected = read.rejected.iter().filter_map(|entry| entry.id.as_ref());
+        let shown = read.entries.iter().map(|entry| &entry.id).chain(rejected);
         let present: BTreeSet<&DirectoryId> = shown.chain(elsewhere.map(|account| &account.directory_id)).collect();
         let (mut groups, mut people) = (Vec::new(), BTreeSet::new());
         for account in lost {
@@ -191,8 +190,7 @@ impl Memory<'_> {
         }
         let rejected = read.rejected.iter().filter_map(|entry| {
             let holder = self.known.get(&(read.source.as_str(), entry.id.as_ref()?))?;
-            let gid = holder.gid.or_else(|| holder.posix.as_ref().map(|posix| posix.gid));
-            Some((entry.id.as_ref()?, gid.filter(|_| holder.kind != AccountKind::User)?))
+            Some((entry.id.as_ref()?, gid_of(holder)?))
         });
         let shown = read.entries.iter().filter_map(|entry| Some((&entry.id, own_gid(entry)?)));
         for (holder, gid) in shown.chain(rejected) {
@@ -441,6 +439,12 @@ pub(super) fn called_formerly(read: &SourceRead, kind: AccountKind, former: &str
 /// Returns the gid that a group or tool gives its members. A tool gives the gid of its group.
 fn own_gid(entry: &Entry) -> Option<Gid> {
     entry.gid.or_else(|| entry.posix.as_ref().map(|posix| posix.gid)).filter(|_| entry.kind != AccountKind::User)
+}
+
+/// Returns the last known gid that a group or tool gives its members.
+pub(super) fn gid_of(holder: &Account) -> Option<Gid> {
+    let gid = holder.gid.or_else(|| holder.posix.as_ref().map(|posix| posix.gid));
+    gid.filter(|_| holder.kind != AccountKind::User)
 }
 
 /// Returns the DN of the domain, which begins at the first `dc`.

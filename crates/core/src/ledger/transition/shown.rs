@@ -3,12 +3,16 @@
 
 use std::collections::BTreeSet;
 
+use foldhash::HashSet;
+
 use super::Memory;
-use crate::identity::AccountKind;
+use super::members::{Named, gid_of, staying};
+use crate::identity::{AccountKind, DirectoryId};
 use crate::ledger::Account;
 use crate::ledger::approval::is_approved;
 use crate::ledger::change::Change;
 use crate::ledger::doubt::{Doubt, DoubtKey, Question};
+use crate::snapshot::held::Gives;
 use crate::snapshot::{Entry, SourceRead};
 
 /// If fewer accounts had an attribute, its loss is not a sign of an access rule.
@@ -67,24 +71,65 @@ impl Memory<'_> {
                 };
                 let key = DoubtKey { source: read.source.clone(), kind, question };
                 let count = self.count(read, known, kind, attribute);
-                let approved = is_approved(&self.ledger.approvals, &key.part(), self.now);
-                if count.is_hidden() && !approved {
+                if self.is_hidden(key, count, complete, holds) {
                     hidden.insert((kind, attribute));
-                    self.doubt(key, count.before, count.now);
-                } else {
-                    if approved && complete && !holds {
-                        self.result.changes.push(Change::Approval(key.part(), None));
-                    }
-                    if complete || !count.is_hidden() {
-                        self.believe(key);
-                    }
-                    if attribute == Attribute::Home && complete {
-                        self.homes_shown(&read.source, kind, count_homes(read, kind));
-                    }
+                } else if attribute == Attribute::Home && complete {
+                    self.homes_shown(&read.source, kind, count_homes(read, kind));
                 }
             }
         }
         hidden
+    }
+
+    /// Lets members keep the gids of their groups if most groups and tools that gave their gid to a member no longer
+    /// show it.
+    pub(super) fn doubt_gids(&mut self, read: &SourceRead, named: &mut Named, complete: bool, holds: bool) {
+        let claims = read.gids.iter().filter(|claim| claim.gives != Gives::Nobody);
+        let claimed: HashSet<&DirectoryId> = claims.flat_map(|claim| &claim.ids).collect();
+        let (mut count, mut silent) = (Count::default(), Vec::new());
+        for entry in read.entries.iter().filter(|entry| entry.kind != AccountKind::User) {
+            let Some(account) = self.known.get(&(read.source.as_str(), &entry.id)).copied() else { continue };
+            let Some(gid) = gid_of(account) else { continue };
+            let has_it = |member: &DirectoryId| {
+                let person = self.known.get(&(read.source.as_str(), member));
+                person.and_then(|person| person.posix.as_ref()).is_some_and(|posix| posix.groups.contains(&gid))
+            };
+            if !staying(account).any(has_it) {
+                continue;
+            }
+            count.before += 1;
+            if entry.gid.is_some() || claimed.contains(&entry.id) {
+                count.now += 1;
+            } else {
+                silent.push((account, gid));
+            }
+        }
+        let question = Question::Attribute(read.labels.gid.clone());
+        let key = DoubtKey { source: read.source.clone(), kind: AccountKind::Group, question };
+        if !self.is_hidden(key, count, complete, holds) {
+            return;
+        }
+        for (account, gid) in silent {
+            for member in staying(account) {
+                named.gids.entry(member.clone()).or_default().insert(gid);
+            }
+        }
+    }
+
+    /// Whether the attribute of `key` is hidden. If so, records a doubt, otherwise ends it.
+    fn is_hidden(&mut self, key: DoubtKey, count: Count, complete: bool, holds: bool) -> bool {
+        let approved = is_approved(&self.ledger.approvals, &key.part(), self.now);
+        if count.is_hidden() && !approved {
+            self.doubt(key, count.before, count.now);
+            return true;
+        }
+        if approved && complete && !holds {
+            self.result.changes.push(Change::Approval(key.part(), None));
+        }
+        if complete || !count.is_hidden() {
+            self.believe(key);
+        }
+        false
     }
 
     fn homes_shown(&mut self, source: &str, kind: AccountKind, now: u64) {

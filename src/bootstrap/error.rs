@@ -214,6 +214,9 @@ pub enum AccessError {
     /// A self-test needs the webhook, which is not installed.
     #[error("the webhook is not installed in this cluster: `bursar webhook install`")]
     NoWebhook,
+    /// Another process of this host has the webhook's lock.
+    #[error("another process, such as bursard, is changing the webhook of cluster {cluster}; run the command again")]
+    WebhookBusy { cluster: ClusterName },
     /// This host did not install the webhook of the cluster.
     #[error(
         "cluster {cluster} has a webhook that this host did not install, so its address, image and authority may be a \

@@ -249,6 +249,12 @@ impl AccessError {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == 404))
     }
 
+    /// Whether the API server answered the request, and refused it.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(_)))
+    }
+
     /// Whether the object was created, changed or removed by somebody else since it was read.
     #[must_use]
     pub fn is_conflict(&self) -> bool {

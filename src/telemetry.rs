@@ -55,6 +55,7 @@ pub struct Metrics {
     suspended_pods: Family<Labels<String>, Gauge>,
     unknown_certificates: Family<Labels<String>, Gauge>,
     own_certificate: Family<Labels<String>, Gauge>,
+    unapproved: Family<Labels<String>, Gauge>,
     webhook_failing: Family<Labels<String>, Gauge>,
     realm_failing: Gauge,
     /// Seconds since 1970; 0 if the realm was not read.
@@ -124,6 +125,7 @@ impl Metrics {
         self.suspended_pods.clear();
         self.unknown_certificates.clear();
         self.own_certificate.clear();
+        self.unapproved.clear();
         self.webhook_failing.clear();
     }
 
@@ -141,6 +143,11 @@ impl Metrics {
         if let Some(seconds) = own {
             self.own_certificate.get_or_create(&label).set(seconds);
         }
+    }
+
+    /// Sets the number of holders whose last certificate request the approver did not approve in time.
+    pub fn unapproved(&self, cluster: &str, holders: usize) {
+        self.unapproved.get_or_create(&[("cluster", cluster.to_owned())]).set(count_gauge(holders));
     }
 
     /// Sets the number of pods of suspended tenants that still run in a cluster.
@@ -209,6 +216,11 @@ impl Metrics {
             "Time until the daemon's own certificate expires",
             Unit::Seconds,
             self.own_certificate.clone(),
+        );
+        registry.register(
+            "unapproved_certificates",
+            "Accounts whose last certificate request the approver did not approve in time",
+            self.unapproved.clone(),
         );
         registry.register(
             "webhook_failing",

@@ -214,6 +214,9 @@ pub enum AccessError {
     /// A self-test needs the webhook, which is not installed.
     #[error("the webhook is not installed in this cluster: `bursar webhook install`")]
     NoWebhook,
+    /// Another process of this host has the webhook's lock.
+    #[error("another process, such as bursard, is changing the webhook of cluster {cluster}; run the command again")]
+    WebhookBusy { cluster: ClusterName },
     /// This host did not install the webhook of the cluster.
     #[error(
         "cluster {cluster} has a webhook that this host did not install, so its address, image and authority may be a \
@@ -244,6 +247,12 @@ impl AccessError {
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == 404))
+    }
+
+    /// Whether the API server answered the request, and refused it.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(_)))
     }
 
     /// Whether the object was created, changed or removed by somebody else since it was read.

@@ -53,6 +53,12 @@ pub(super) fn replace_in(folder: &Path, files: &[(&str, Zeroizing<String>, bool)
     })
 }
 
+/// Opens a file whose only use is to be locked, and creates it if it does not exist.
+pub(super) fn open_lock(path: &Path) -> std::io::Result<File> {
+    folder(path)?;
+    OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
+}
+
 /// Generates the seal's key if there is none, and returns whether it did. An existing key is never replaced, because
 /// every namespace's seal was made with it.
 pub(super) fn ensure_seal_key(state_dir: &Path) -> Result<bool, AccessError> {

@@ -28,7 +28,7 @@ use crate::contract::{MANAGED_BY, MANAGER};
 use crate::desired::rbac::ARCHIVE_BINDING;
 use crate::execute::request::{ApiServer, RequestError};
 use crate::identity::ClusterName;
-use crate::kinds::{Detail, ManagedKind, ObjectKind};
+use crate::kinds::{Detail, ManagedKind, ObjectKind, deletion};
 use crate::ledger::LedgerState;
 use crate::observed::discovery::{Kinds, resource};
 use crate::plan::bound::{ISSUED, is_issued};
@@ -200,8 +200,7 @@ fn is_ours(subject: &Value) -> bool {
 
 fn left(kind: &ApiResource, binding: &ObjectMeta) -> LeftBinding {
     let name = binding.name.as_deref().unwrap_or_default();
-    let place = binding.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
-    let remedy = format!("kubectl delete {} {name}{place}", kind.kind.to_lowercase());
+    let remedy = deletion(&kind.kind, binding.namespace.as_deref(), name);
     LeftBinding { what: said(kind, binding), remedy }
 }
 
@@ -236,6 +235,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::kinds::ServedKind;
 
     fn maker(label: Option<&str>, name: &str, subjects: &[(&str, &str)]) -> Maker {
         let labels = label.map(|label| BTreeMap::from([(MANAGED_BY.to_owned(), label.to_owned())]));
@@ -248,6 +248,22 @@ mod tests {
         let subject = |(kind, name): &(&str, &str)| json!({"kind": kind, "namespace": "tool-foo", "name": name});
         let subjects: Vec<Value> = subjects.iter().map(subject).collect();
         Maker::of(&metadata, &json!(subjects), &BTreeSet::from(["uid-of-bursar-view".to_owned()]))
+    }
+
+    #[test]
+    fn the_command_that_deletes_a_binding_runs_no_other_command() {
+        let kind = resource(&ServedKind {
+            api_version: RBAC.to_owned(),
+            kind: "RoleBinding".to_owned(),
+            plural: "rolebindings".to_owned(),
+            namespaced: true,
+        });
+        let metadata = ObjectMeta {
+            name: Some("a; rm -r ~".to_owned()),
+            namespace: Some("tool-foo".to_owned()),
+            ..ObjectMeta::default()
+        };
+        assert_eq!(left(&kind, &metadata).remedy, "kubectl delete rolebinding 'a; rm -r ~' -n tool-foo");
     }
 
     #[test]

@@ -17,7 +17,8 @@ pub(super) async fn of_cluster(
     given: Option<&Path>,
 ) -> Result<PathBuf, Failure> {
     if !settings.clusters.contains_key(cluster) {
-        return Err(Failure::new(Exit::Failed, format!("cluster {cluster} is not in the configuration")));
+        let text = format!("cluster {cluster} is not in the configuration; add [cluster.{cluster}] to it");
+        return Err(Failure::new(Exit::Failed, text));
     }
     let path = if let Some(path) = given { Some(path.to_owned()) } else { usual()? };
     let path = path.ok_or_else(|| {

@@ -72,8 +72,9 @@ async fn apply(context: &Context, arguments: ArchiveApply) -> Result<Exit, Failu
     let ArchiveApply { file, identity, admin, why: MaybeWhy { reason, ticket } } = arguments;
     let settings = context.settings()?;
     let identities = identity.map(|path| {
-        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()));
-        text.and_then(|text| text.parse::<Identities>().map_err(|error| format!("{}: {error}", path.display())))
+        let wrong = |why: String| format!("{}: {why}; --identity must name a file of age-keygen", path.display());
+        let text = fs::read_to_string(&path).map_err(|error| wrong(error.to_string()))?;
+        text.parse::<Identities>().map_err(|error| wrong(error.to_string()))
     });
     let identities = identities.transpose().map_err(|error| Failure::new(Exit::Failed, error))?;
     let unpacked = as_bursar(read(&settings, &file)).await??;

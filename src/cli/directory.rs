@@ -58,7 +58,7 @@ fn adoptions(ledger: &LedgerState, account: &Account) -> Vec<String> {
         let id = entry.id.as_ref()?.0.as_str();
         // The id and the DN come from the directory, so neither may begin another line.
         let is_plain = id.chars().all(|letter| letter.is_ascii_graphic() && letter != '"');
-        let order = format!("account {} {} --entry {id}", account.kind, account.name);
+        let order = format!("account {} --entry {id}", account.account_name().words());
         is_plain.then(|| (format!("# {:?}", entry.dn), order))
     };
     let found: Vec<(String, String)> = entries.iter().filter_map(line).collect();

@@ -5,8 +5,11 @@ use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::{self, clean};
 use super::probes::{self, Finding};
+use super::recovery::may;
 
 pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
+    // To any other user, every file of the daemon would look like a problem.
+    may()?;
     let settings = context.settings()?;
     let (errors, _) = only_root_reads(context)?;
     let remedy = "bursard runs as user bursar and does not start, or reload, until it can read the file";

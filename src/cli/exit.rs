@@ -29,7 +29,7 @@ pub enum Exit {
     Usage = 64,
     /// The daemon is not reachable.
     Unavailable = 69,
-    /// Another process holds the lock, or too many requests wait for the daemon.
+    /// Another process holds a lock, or too many requests wait for the daemon.
     Busy = 75,
     /// The caller is not allowed to do this.
     Forbidden = 77,

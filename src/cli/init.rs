@@ -172,6 +172,7 @@ impl From<AccessError> for Failure {
         let exit = match &error {
             AccessError::OtherOwner { .. } => Exit::Configuration,
             AccessError::OfBursar(_) => Exit::Forbidden,
+            AccessError::WebhookBusy { .. } => Exit::Busy,
             AccessError::Write { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 Exit::Forbidden
             }

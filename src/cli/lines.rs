@@ -51,26 +51,33 @@ fn of_line<T>(line: &str, before: &[&str], meant: impl Fn(Command) -> Option<Res
     meant(parsed.command).unwrap_or_else(|| Err(format!("the line is not an order of `bursar {}`", before.join(" "))))
 }
 
-/// Splits a line at blanks. Text in double quotes is one word.
+/// Splits a line at blanks. Text in quotes is one word. Accepts every [`crate::identity::shell_word`]; in particular,
+/// `\'` outside quotes stands for the character.
 fn words(line: &str) -> Result<Vec<String>, String> {
-    let (mut words, mut word, mut quoted, mut begun) = (Vec::new(), String::new(), false, false);
-    for character in line.chars() {
-        match character {
-            '"' => (quoted, begun) = (!quoted, true),
-            blank if blank.is_whitespace() && !quoted => {
+    let (mut words, mut word, mut quoted, mut begun) = (Vec::new(), String::new(), None, false);
+    let mut characters = line.chars().peekable();
+    while let Some(character) = characters.next() {
+        match (character, quoted) {
+            (quote @ ('"' | '\''), None) => (quoted, begun) = (Some(quote), true),
+            (quote, Some(open)) if quote == open => quoted = None,
+            ('\\', None) if characters.peek() == Some(&'\'') => {
+                word.extend(characters.next());
+                begun = true;
+            }
+            (blank, None) if blank.is_whitespace() => {
                 if begun {
                     words.push(std::mem::take(&mut word));
                 }
                 begun = false;
             }
-            other => {
+            (other, _) => {
                 word.push(other);
                 begun = true;
             }
         }
     }
-    if quoted {
-        return Err("a quotation mark (\") is missing".to_owned());
+    if let Some(open) = quoted {
+        return Err(format!("a quotation mark ({open}) is missing"));
     }
     words.extend(begun.then_some(word));
     Ok(words)
@@ -86,4 +93,23 @@ pub(super) fn sorted<T>(found: impl Iterator<Item = Result<T, String>>) -> (Vec<
         }
     }
     (orders, wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::shell_word;
+
+    #[test]
+    fn a_word_in_quotes_of_the_shell_is_read_back() {
+        for word in ["foo", "my lab", "o'brien", "a\"b", "a\\b", "$x;y", "--entry", "'", "é"] {
+            let line = format!("tool {}  pods=4", shell_word(word));
+            assert_eq!(words(&line), Ok(vec!["tool".to_owned(), word.to_owned(), "pods=4".to_owned()]), "{line}");
+        }
+        assert_eq!(
+            words(r#"--reason "it's \ here" x"#),
+            Ok(["--reason", r"it's \ here", "x"].map(str::to_owned).to_vec())
+        );
+        assert!(words("tool 'foo").is_err_and(|why| why.contains('\'')) && words("tool \"foo").is_err());
+    }
 }

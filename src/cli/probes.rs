@@ -93,7 +93,10 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
             Completeness::Stale { server, why } => Finding::bad(
                 &subject,
                 format!("{server} is behind: {why}"),
-                "let it replicate; if it was restored from a backup on purpose: bursar directory accept",
+                format!(
+                    "let it replicate; if it was restored from a backup on purpose: bursar directory accept {} --reason TEXT",
+                    read.source
+                ),
             ),
             Completeness::Partial { why } => {
                 Finding::bad(&subject, format!("{server}: partial: {why}"), remedy::of(why))

@@ -151,7 +151,7 @@ fn of_lines(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
 pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
     let wrong = || {
         let why = if is_open(text) {
-            "is too late; an override without --until has no end"
+            "is too late; without --until there is no end"
         } else if text.contains('T') && !text.ends_with('Z') {
             "has no time zone; for example 2027-01-01T12:00:00Z"
         } else {

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
+use serde_json::{Value, json};
 
 use super::arguments::Sync;
 use super::context::Context;
@@ -20,6 +21,7 @@ const LOOK: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Failure> {
     let progress = output::progress("running a cycle");
+    let mut earlier = Vec::new();
     let report = if arguments.once {
         Box::pin(local::cycle(context.settings()?)).await?
     } else {
@@ -30,17 +32,25 @@ pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Fai
             if !context.global.json {
                 progress.suspend(|| output::line(text(&report)));
             }
-            report = shown(&daemon, &progress, daemon.sync_rest(&report.reading)).await?;
+            let next = shown(&daemon, &progress, daemon.sync_rest(&report.reading)).await?;
+            earlier.push(std::mem::replace(&mut report, next));
         }
         report
     };
     progress.finish_and_clear();
     if context.global.json {
-        output::json(&report)?;
+        output::json(&document(&report, &earlier))?;
     } else {
         output::line(text(&report));
     }
     Ok(Exit::of(report.exit_code()))
+}
+
+/// Returns the report of the last cycle, with the reports of the cycles before it in `earlier`.
+fn document(report: &CycleReport, earlier: &[CycleReport]) -> Value {
+    let mut document = json!(report);
+    document["earlier"] = json!(earlier);
+    document
 }
 
 /// Waits for a report, and shows the progress meanwhile.
@@ -104,4 +114,23 @@ pub(super) fn text(report: &CycleReport) -> String {
     lines.extend(unknown.iter().map(|unknown| clean(&unknown.to_string())));
     lines.extend(over_quota.iter().map(|over| format!("{}: {}", over.account, clean(&over.to_string()))));
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_gets_the_reports_of_all_cycles_in_one_document() {
+        let report = |id: i64| -> CycleReport {
+            let report = json!({
+                "id": id, "trigger": "sync", "began": "2026-05-03T12:00:00Z", "ended": "2026-05-03T12:00:01Z",
+                "changed": 1, "unchanged": 0, "actions": 2, "failing": [], "rejected": 0, "partial": {}, "refusals": [],
+            });
+            serde_json::from_value(report).expect("the JSON is a report")
+        };
+        let document = document(&report(3), &[report(1), report(2)]);
+        assert_eq!((&document["id"], &document["earlier"][1]["id"]), (&json!(3), &json!(2)));
+        assert_eq!(document["earlier"].as_array().map(Vec::len), Some(2));
+    }
 }

@@ -75,6 +75,13 @@ pub enum StepError {
         #[source]
         source: RequestError,
     },
+    /// The users of a pod could not be warned before its lifetime ends.
+    #[error("cannot warn the users of {key} that its lifetime ends")]
+    Unwarned {
+        key: ObjectKey,
+        #[source]
+        source: RequestError,
+    },
     /// The owner reference of a pod past its lifetime, or of its controller, is wrong, so an unknown controller may
     /// create the pod again.
     #[error("a pod past its lifetime was deleted, but may be recreated: no {key} has the uid in its owner reference")]
@@ -179,9 +186,11 @@ impl StepError {
             Self::VolumeMoved { .. } => "volume",
             Self::Refused { .. } | Self::UnknownKind { .. } => "apply",
             Self::Request(_) | Self::NoCluster(_) | Self::Unmarked { .. } => "cluster",
-            Self::Workload { .. } | Self::Outlived { .. } | Self::NoController { .. } | Self::Restarting { .. } => {
-                "workloads"
-            }
+            Self::Workload { .. }
+            | Self::Outlived { .. }
+            | Self::Unwarned { .. }
+            | Self::NoController { .. }
+            | Self::Restarting { .. } => "workloads",
             Self::Home(_) | Self::Undelivered(_) | Self::HomeAnswer => "home",
             Self::Overwritten { .. } => OVERWRITTEN,
             Self::Credential(_) | Self::SignerNotAsked(_) => CERTIFICATE,
@@ -291,9 +300,10 @@ impl StepError {
             Self::UnknownKind { kind, .. } => {
                 Some(format!("install the definition of {kind}, or remove it from the class's manifests"))
             }
-            Self::Refused { key, source } | Self::Workload { key, source } | Self::Outlived { key, source } => {
-                remedy_of_refusal(&key.cluster, source)
-            }
+            Self::Refused { key, source }
+            | Self::Workload { key, source }
+            | Self::Outlived { key, source }
+            | Self::Unwarned { key, source } => remedy_of_refusal(&key.cluster, source),
             Self::Request(source) => remedy_of_request(source),
             Self::Home(HomedClientError::Home(error)) | Self::Undelivered(HomedClientError::Home(error)) => {
                 Some(error.remedy())

@@ -69,7 +69,12 @@ pub async fn reap(
         Err(error) if error.code() == Some(404) || error.is_other_uid() => {
             reaped.failed.take_if(|error| matches!(error, StepError::NoController { .. }));
         }
-        Err(error) => return Err(failed(server, "Pod", namespace, name, error)),
+        // If even this small request got no answer, the cluster counts as unreachable, and the error stops all further
+        // steps there.
+        Err(source) if source.is_loss() => {
+            return Err(StepError::Workload { key: key(server, "Pod", namespace, name), source });
+        }
+        Err(source) => return Err(StepError::Outlived { key: key(server, "Pod", namespace, name), source }),
     }
     Ok(reaped)
 }
@@ -78,11 +83,10 @@ pub(super) fn key(server: &ApiServer, kind: &str, namespace: &NamespaceName, nam
     ObjectKey::new(&server.cluster, ObjectKind::of("v1", kind), Some(namespace.as_str()), name)
 }
 
-/// Returns the error of a small request. If even a small request got no answer, the cluster counts as unreachable, and
-/// the error stops all further steps there.
-fn failed(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str, source: RequestError) -> StepError {
-    let key = key(server, kind, namespace, name);
-    if source.is_loss() { StepError::Workload { key, source } } else { StepError::Outlived { key, source } }
+/// Returns the error of a warning. If the request got no answer, the cluster counts as unreachable, and the error stops
+/// all further steps there.
+fn unwarned(key: ObjectKey, source: RequestError) -> StepError {
+    if source.is_loss() { StepError::Request(source) } else { StepError::Unwarned { key, source } }
 }
 
 /// Warns the users of a pod in advance, with the time at which the pod will end. Writes an annotation, which also
@@ -103,12 +107,12 @@ pub async fn warn(
         // A tenant can cause other refusals than 403, even a 500, by a pod that is as large as etcd permits. An error
         // would stop the account's further steps in the cluster. A later cycle tries again.
         Err(error) if error.code().is_some_and(|code| code != 403) => return Ok(()),
-        Err(error) => return Err(failed(server, "Pod", namespace, name, error)),
+        Err(error) => return Err(unwarned(key(server, "Pod", namespace, name), error)),
     }
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid});
     let message = format!("This pod ends {until}, when its lifetime is over. Save its work before then.");
     let told = event(server, namespace, ("bursar-lifetime-", "LifetimeEnds"), &pod, &message, now);
-    told.await.map_err(|error| failed(server, "Event", namespace, "bursar-lifetime", error))
+    told.await.map_err(|error| unwarned(key(server, "Pod", namespace, name), error))
 }
 
 /// Makes an event of type `Warning` about an object in the tenant's namespace. Its name begins with `name`.
@@ -150,4 +154,19 @@ pub fn detail(namespace: &NamespaceName, job: Option<&str>, reaped: &Reaped) -> 
         detail["failed"] = json!(error.reason());
     }
     detail
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::ClusterName;
+
+    #[test]
+    fn a_failed_warning_does_not_say_that_the_pod_is_past_its_lifetime() {
+        let cluster = ClusterName("prod".into());
+        let key = ObjectKey::new(&cluster, ObjectKind::of("v1", "Pod"), Some("tool-foo"), "web");
+        let refused = unwarned(key.clone(), RequestError::Overloaded);
+        assert!(refused.reason().starts_with("cannot warn the users of Pod web in namespace tool-foo"), "{refused}");
+        assert!(!refused.is_loss() && unwarned(key, RequestError::TimedOut { cluster }).is_loss());
+    }
 }

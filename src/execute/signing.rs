@@ -5,6 +5,7 @@
 //! removed first. The approval names the uid of the request that Bursar created, so a request that somebody put in its
 //! place is never approved.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -38,6 +39,10 @@ const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// the last of 300 requests at its default rate of 20 a second. If it takes longer, the signer probably does not run,
 /// and the tenant's backoff is the better place to wait.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long a holder counts as unapproved after its last request. A failed request is repeated at least hourly, so this
+/// ends only if nobody asks for the certificate any more, for example because the account left.
+const COUNTS_FOR: Duration = Duration::from_hours(2);
 
 /// A certificate to be signed.
 #[derive(Debug, Clone, Copy)]
@@ -112,26 +117,52 @@ pub enum SigningError {
 /// Stops asking a signer that does not answer the requests of several accounts. Otherwise each account would wait for
 /// `DEADLINE`, and delay the rest of the cycle.
 #[derive(Debug)]
-pub struct SignerBreaker(Mutex<Breaker<String>>);
+pub struct SignerBreaker {
+    breaker: Mutex<Breaker<String>>,
+    /// The holders whose last request the approver did not approve in time, and when that was.
+    unapproved: Mutex<BTreeMap<String, Instant>>,
+}
 
 impl Default for SignerBreaker {
     fn default() -> Self {
-        Self(Mutex::new(Breaker::new(BACKOFF)))
+        Self { breaker: Mutex::new(Breaker::new(BACKOFF)), unapproved: Mutex::default() }
     }
 }
 
 impl SignerBreaker {
-    fn heard<T>(&self, holder: &str, answer: &Result<T, SigningError>) {
+    fn heard<T>(&self, holder: &str, answer: &Result<T, SigningError>, now: Instant) {
         match answer {
-            Ok(_) | Err(SigningError::Denied(_) | SigningError::Failed(_)) => self.0.lock().answered(),
+            Ok(_) | Err(SigningError::Denied(_) | SigningError::Failed(_)) => self.breaker.lock().answered(),
             Err(SigningError::NotSigned | SigningError::NotApproved) => {
-                if self.0.lock().timed_out(holder.to_owned(), now()) {
+                if self.breaker.lock().timed_out(holder.to_owned(), now) {
                     tracing::warn!("the signer does not answer");
                 }
             }
             Err(_) => {}
         }
+        match answer {
+            Err(SigningError::NotApproved) => {
+                self.unapproved.lock().insert(holder.to_owned(), now);
+            }
+            Ok(_) | Err(SigningError::Denied(_) | SigningError::Failed(_) | SigningError::NotSigned) => {
+                self.unapproved.lock().remove(holder);
+            }
+            Err(_) => {}
+        }
     }
+
+    fn unapproved(&self, now: Instant) -> usize {
+        let mut unapproved = self.unapproved.lock();
+        unapproved.retain(|_, at| now.saturating_duration_since(*at) < COUNTS_FOR);
+        unapproved.len()
+    }
+}
+
+/// Returns how many holders wait for a certificate because the approver does not approve their requests. If it does not
+/// run, only the daemon can know this.
+#[must_use]
+pub fn unapproved(server: &ApiServer) -> usize {
+    if server.approves() { 0 } else { server.signer().unapproved(now()) }
 }
 
 /// A request that the breaker admitted. If it ends without an answer, or is dropped, the next request may try again.
@@ -139,7 +170,7 @@ struct Admitted<'a>(&'a SignerBreaker);
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.0.0.lock().not_tried();
+        self.0.breaker.lock().not_tried();
     }
 }
 
@@ -150,11 +181,11 @@ fn now() -> Instant {
 
 /// Requests a certificate, and returns its PEM. The request is removed afterwards, even after a failure.
 pub async fn sign(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, SigningError> {
-    let admitted = server.signer().0.lock().admit(now());
+    let admitted = server.signer().breaker.lock().admit(now());
     admitted.map_err(|wait| SigningError::NotAsked { cluster: server.cluster.clone(), wait })?;
     let _admitted = Admitted(server.signer());
     let answer = ask(server, unsigned).await;
-    server.signer().heard(unsigned.holder, &answer);
+    server.signer().heard(unsigned.holder, &answer, now());
     answer
 }
 
@@ -293,16 +324,32 @@ mod tests {
     fn a_signer_that_does_not_answer_several_accounts_is_paused_until_it_answers() {
         let signer = SignerBreaker::default();
         let late = Err::<(), _>(SigningError::NotSigned);
-        signer.heard("a", &late);
-        signer.heard("a", &late);
-        signer.heard("b", &late);
-        assert!(signer.0.lock().admit(now()).is_ok(), "two accounts may be at fault themselves");
-        signer.heard("c", &late);
-        let wait = signer.0.lock().admit(now()).expect_err("the signer is paused");
+        signer.heard("a", &late, now());
+        signer.heard("a", &late, now());
+        signer.heard("b", &late, now());
+        assert!(signer.breaker.lock().admit(now()).is_ok(), "two accounts may be at fault themselves");
+        signer.heard("c", &late, now());
+        let wait = signer.breaker.lock().admit(now()).expect_err("the signer is paused");
         assert!(wait <= BACKOFF);
-        assert!(signer.0.lock().admit(now() + wait).is_ok(), "after the pause one request tests the signer");
-        assert!(signer.0.lock().admit(now() + wait).is_err(), "only one request tests it");
-        signer.heard("d", &Err::<(), _>(SigningError::Denied("no".to_owned())));
-        assert!(signer.0.lock().admit(now()).is_ok(), "a refusal is an answer");
+        assert!(signer.breaker.lock().admit(now() + wait).is_ok(), "after the pause one request tests the signer");
+        assert!(signer.breaker.lock().admit(now() + wait).is_err(), "only one request tests it");
+        signer.heard("d", &Err::<(), _>(SigningError::Denied("no".to_owned())), now());
+        assert!(signer.breaker.lock().admit(now()).is_ok(), "a refusal is an answer");
+    }
+
+    #[test]
+    fn holders_whose_requests_nobody_approves_are_counted_until_one_is_approved() {
+        let (signer, begin) = (SignerBreaker::default(), now());
+        let not_approved = Err::<(), _>(SigningError::NotApproved);
+        signer.heard("a", &not_approved, begin);
+        signer.heard("a", &not_approved, begin);
+        signer.heard("b", &not_approved, begin);
+        signer.heard("c", &Err::<(), _>(SigningError::NotSigned), begin);
+        assert_eq!(signer.unapproved(begin), 2);
+        signer.heard("a", &Err::<(), _>(SigningError::Gone), begin);
+        assert_eq!(signer.unapproved(begin), 2, "a deleted request says nothing about the approver");
+        signer.heard("a", &Ok(()), begin);
+        assert_eq!(signer.unapproved(begin), 1);
+        assert_eq!(signer.unapproved(begin + COUNTS_FOR), 0, "nobody asks for it any more");
     }
 }

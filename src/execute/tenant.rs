@@ -310,11 +310,11 @@ impl TenantExecution<'_> {
     }
 }
 
-/// Whether our entries could not be removed from a home, or a workload past its lifetime goes on. A tenant can cause
-/// both, so neither holds up other steps.
+/// Whether our entries could not be removed from a home, or a workload past its lifetime goes on or could not be
+/// announced. A tenant can cause these, so none holds up other steps.
 fn is_of_the_tenant(error: &StepError) -> bool {
-    use StepError::{Home, HomeAnswer, NoController, Outlived};
-    matches!(error, Home(_) | HomeAnswer | Outlived { .. } | NoController { .. })
+    use StepError::{Home, HomeAnswer, NoController, Outlived, Unwarned};
+    matches!(error, Home(_) | HomeAnswer | Outlived { .. } | Unwarned { .. } | NoController { .. })
 }
 
 /// Returns the rank of an object's write. Writes of one rank run in parallel. `None` if the step runs alone.

@@ -88,7 +88,8 @@ fn of_tenant(
     if !free.is_empty() {
         let amounts = said(free);
         lines.push(format!(
-            "{kind} {name} {amounts} --cluster {cluster} --reason \"in the cluster when the ledger was lost\""
+            "{} {amounts} --cluster {cluster} --reason \"in the cluster when the ledger was lost\"",
+            account.words()
         ));
     }
     if !locked.is_empty() {

@@ -195,7 +195,7 @@ impl Look<'_> {
         let waits_for = match (refusal, held) {
             _ if order.what.is_of_reads() => vec![format!("the next complete read of {}", account.source)],
             (_, Some(note)) => {
-                vec![format!("`bursar release {} {}`: {} holds it", account.kind, account.name, note.actor)]
+                vec![format!("`bursar release {}`: {} holds it", name.words(), note.actor)]
             }
             (Some(refusal), None) if refusal.limit == COMPLETENESS => vec!["a complete read of a directory".to_owned()],
             (Some(refusal), None) => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Runtime;
 use crate::control::api::{ClusterStatus, Status};
+use crate::execute::signing;
 use crate::inventory::adopted;
 use crate::observed::adopted_watch::AdoptedWatch;
 use crate::report;
@@ -90,6 +91,7 @@ impl Runtime {
             metrics.suspended_pods(&cluster.0, pods.values().sum());
         }
         for (cluster, effects) in &clusters.effects.clusters {
+            metrics.unapproved(&cluster.0, signing::unapproved(&effects.server));
             let findings = effects.findings();
             for endpoint in effects.face.endpoints.keys() {
                 metrics.endpoint(&cluster.0, endpoint, findings.contains_key(endpoint));

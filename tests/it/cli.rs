@@ -521,6 +521,9 @@ fn with_a_daemon_commands_ask_the_daemon() {
         let said = ended(stranger.uid(STRANGER).gid(STRANGER), 77, arguments);
         assert!(said.contains("group bursar") || said.contains("both groups bursar and bursar-admin"), "{said}");
     }
+    let mut stranger = site.command("doctor");
+    let said = ended(stranger.uid(STRANGER).gid(STRANGER), 77, "doctor");
+    assert!(said.contains("needs root or user bursar"), "{said}");
     daemon.signal(Signal::TERM);
     assert!(daemon.wait(DEADLINE).success(), "{}", daemon.log_end());
     let mut stranger = site.command("sync --once");

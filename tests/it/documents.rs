@@ -214,6 +214,7 @@ fn every_metric_of_the_alert_rules_is_exposed() {
     metrics.backup(Timestamp::from_second(1).ok(), false);
     metrics.confinement("prod", (0, 0), Some(1));
     metrics.suspended_pods("prod", 0);
+    metrics.unapproved("prod", 0);
     let approver = bursar_webhook::server::metrics::ApproverMetrics::default().exposition(0, true);
     let webhook = bursar_webhook::server::metrics::Metrics::default();
     webhook.decided("validate", &bursar::admission::Decision::default(), std::time::Duration::ZERO);

@@ -2,6 +2,7 @@
 //!
 //! Only `bursar_directory::entry` parses uids of a directory. Every [`Uid`] is in the range for tenants' pods.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -242,6 +243,14 @@ pub struct AccountName {
     pub name: String,
 }
 
+impl AccountName {
+    /// Returns the name as the arguments of a command, such as `tool foo` or `group 'my lab'`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        format!("{} {}", self.kind, shell_word(&self.name))
+    }
+}
+
 impl fmt::Display for AccountName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.kind, self.name)
@@ -332,6 +341,17 @@ pub fn kubernetes_name(original: &str) -> String {
     if kept.is_empty() { format!("x-{digest}") } else { format!("{kept}-{digest}") }
 }
 
+/// Returns `text` as one word of a shell command, in quotes if necessary. Names from a directory or a cluster may have
+/// blanks, or characters that would begin another command.
+#[must_use]
+pub fn shell_word(text: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@+=,%".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
+}
+
 /// Returns the part of `namespace` that `{name}` matches in `pattern`; `None` if the namespace does not match the
 /// pattern.
 #[must_use]
@@ -375,6 +395,15 @@ mod tests {
         assert_ne!(kubernetes_name("a.b"), kubernetes_name("a-b"));
         assert_ne!(kubernetes_name("Alice"), kubernetes_name("alice"));
         assert_ne!(kubernetes_name("..."), kubernetes_name("___"));
+    }
+
+    #[test]
+    fn a_name_in_a_command_stays_one_word() {
+        let words = |name: &str| AccountName { kind: AccountKind::Group, name: name.to_owned() }.words();
+        assert_eq!((words("my-lab_2.x"), words("my lab")), ("group my-lab_2.x".into(), "group 'my lab'".into()));
+        assert_eq!(words("a;reboot"), "group 'a;reboot'");
+        assert_eq!(shell_word("$(reboot)"), "'$(reboot)'");
+        assert_eq!((shell_word("o'brien"), shell_word("")), (r"'o'\''brien'".into(), "''".into()));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::ser::{SerializeStruct as _, Serializer};
 use serde_json::Value;
 
-use crate::identity::{ClusterName, NamespaceName};
+use crate::identity::{ClusterName, NamespaceName, shell_word};
 use crate::shared_text::SharedText;
 
 pub use managed::{Data, Detail, DriftKey, MANAGED_VERBS, ManagedKind, Row, Stage, Watch};
@@ -92,6 +92,12 @@ impl ObjectKey {
         format!("{} {place}{}", self.kind.as_str().to_lowercase(), self.name)
     }
 
+    /// Returns the command that deletes the object.
+    #[must_use]
+    pub fn deletion(&self) -> String {
+        deletion(self.kind.as_str(), self.namespace.as_deref(), &self.name)
+    }
+
     #[must_use]
     pub fn new(cluster: &ClusterName, kind: impl Into<ObjectKind>, namespace: Option<&str>, name: &str) -> Self {
         let (namespace, name) = (namespace.map(Into::into), name.into());
@@ -103,6 +109,13 @@ impl ObjectKey {
     pub fn namespace(cluster: &ClusterName, name: &NamespaceName) -> Self {
         Self::new(cluster, ManagedKind::Namespace, None, name.as_str())
     }
+}
+
+/// Returns the command that deletes an object. The names of roles and bindings may have any characters.
+#[must_use]
+pub fn deletion(kind: &str, namespace: Option<&str>, name: &str) -> String {
+    let place = namespace.map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+    format!("kubectl delete {} {}{place}", kind.to_lowercase(), shell_word(name))
 }
 
 /// The kind of an object: a row of the table, or any other kind.

@@ -338,8 +338,8 @@ fn order(
         // Resuming would restore the access that the hold blocks, and nobody would notice that the order waits.
         OrderKind::Resume if ledger.holds.contains_key(&account.id) => {
             return refused(format!(
-                "{name} is held and cannot be resumed; end the hold first: bursar release {} {}",
-                account.kind, account.name
+                "{name} is held and cannot be resumed; end the hold first: bursar release {}",
+                name.words()
             ));
         }
         OrderKind::Suspend if by_order && !has_another_end(account, moment) => {
@@ -349,8 +349,8 @@ fn order(
         OrderKind::Suspend | OrderKind::Evict if is_going(account) => {
             let state = if account.state == Lifecycle::Deleted { "deleted" } else { "being deleted" };
             return refused(format!(
-                "{name} is {state} and has no access; to keep it from coming back, run: bursar hold {} {}",
-                account.kind, account.name
+                "{name} is {state} and has no access; to keep it from coming back, run: bursar hold {} --reason TEXT",
+                name.words()
             ));
         }
         OrderKind::AdoptUid if !has_another_uid(ledger, account) => {

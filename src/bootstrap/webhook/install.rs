@@ -13,7 +13,7 @@ use super::authority::{Authorities, Serving, WITHIN};
 use super::backstop::bindings;
 use super::configurations::{GIVEN, Hooks, RENEW_AFTER, UNTIL};
 use super::manifests::{config_map, identity, network_policy, secret, workload};
-use super::remembered::{Remembered, believed, forget, remember, remembered};
+use super::remembered::{Remembered, Turn, believed, forget, remember, remembered, turn};
 use super::senders::demand;
 use super::server_rules::Given;
 use super::{
@@ -55,7 +55,10 @@ pub async fn install(client: &Client, request: WebhookRequest<'_>, image: &str) 
         put(client, &network_policy(&senders.api_server_cidrs), &mut wrote).await?;
     }
     available(client).await?;
-    configure(client, request, &Reached::Service, &bundle, (&Times::from(&serving), &senders), &mut wrote).await?;
+    let turn = turn(request.state_dir, request.cluster).await?;
+    let reached = Reached::Service;
+    configure(&turn, client, request, (&reached, &bundle), (&Times::from(&serving), &senders), &mut wrote).await?;
+    drop(turn);
     let enforce = async |demanded: &ClientRules| put(client, &rules(Some(demanded)), &mut Vec::new()).await;
     let demanded = demand(client, request, &senders, enforce).await?;
     Ok(Installed { wrote, not_after: serving.not_after, client: demanded })
@@ -98,10 +101,10 @@ impl From<&Serving> for Times {
 
 /// Writes the webhook configurations and the bindings of the backstop.
 pub(super) async fn configure(
+    turn: &Turn,
     client: &Client,
     request: WebhookRequest<'_>,
-    reached: &Reached,
-    bundle: &str,
+    (reached, bundle): (&Reached, &str),
     (times, senders): (&Times, &Senders),
     wrote: &mut Vec<Wrote>,
 ) -> Result<(), AccessError> {
@@ -127,7 +130,7 @@ pub(super) async fn configure(
     let record = Remembered { url, authorities, renew_after, not_after, senders };
     // Configurations without a record count as somebody else's.
     if remembered(request.state_dir, request.cluster)?.is_none() {
-        remember(request, &record).await?;
+        remember(turn, request, &record).await?;
     }
     for manifest in hooks.configurations() {
         put(client, &manifest, wrote).await?;
@@ -135,7 +138,7 @@ pub(super) async fn configure(
     for manifest in in_force(request) {
         put(client, &manifest, wrote).await?;
     }
-    remember(request, &record).await
+    remember(turn, request, &record).await
 }
 
 /// Returns the configurations and bindings as they should be. `remembered` records the webhook that this host

@@ -6,7 +6,7 @@ use kube::Client;
 use super::authority::{Authorities, SETTLES, WITHIN};
 use super::install::{Times, configure, keep_backstop, within_names};
 use super::manifests::{config_map, secret};
-use super::remembered::{Remembered, remembered};
+use super::remembered::{Remembered, remembered, turn};
 use super::{AccessError, InstalledWebhook, Reached, WebhookRequest, found, put};
 
 /// The state of the webhook.
@@ -42,10 +42,13 @@ impl From<&Remembered> for InstalledWebhook {
 /// its authority may be a thief's. If `weakened` is set, a configuration or binding differs from what was installed, and
 /// all of them are written again, as if they were missing.
 pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) -> Result<Kept, AccessError> {
-    let Some(remembered) = remembered(request.state_dir, request.cluster)? else {
+    if remembered(request.state_dir, request.cluster)?.is_none() {
         keep_backstop(client, request).await?;
         return Ok(Kept::Absent);
-    };
+    }
+    let turn = turn(request.state_dir, request.cluster).await?;
+    // A command that had the turn may have replaced or removed the record.
+    let Some(remembered) = remembered(request.state_dir, request.cluster)? else { return Ok(Kept::Absent) };
     let (before, weakened) = match found(client).await? {
         Some(before) => (before, weakened),
         None => (InstalledWebhook::from(&remembered), true),
@@ -58,7 +61,7 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) 
     if let Some(url) = url {
         if weakened {
             let (times, reached) = (Times { renew_after, not_after }, Reached::Url(url));
-            configure(client, request, &reached, &believed, (&times, &senders), &mut Vec::new()).await?;
+            configure(&turn, client, request, (&reached, &believed), (&times, &senders), &mut Vec::new()).await?;
         }
         return Ok(Kept::Outside { not_after: before.not_after, outdated: outdated && !weakened });
     }
@@ -84,6 +87,6 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) 
     if outdated {
         put(client, &config_map(&request.rules_text(senders.client.as_ref()), &request.seal()), &mut wrote).await?;
     }
-    configure(client, request, &Reached::Service, &bundle, (&times, &senders), &mut wrote).await?;
+    configure(&turn, client, request, (&Reached::Service, &bundle), (&times, &senders), &mut wrote).await?;
     Ok(Kept::Well { due, wrote: true })
 }

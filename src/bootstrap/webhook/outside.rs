@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 use super::authority::{Authorities, OUTSIDE, Serving};
 use super::install::{Times, configure};
-use super::remembered::believed;
+use super::remembered::{believed, turn};
 use super::review::{Question, answers};
 use super::senders::demand;
 use super::{
@@ -90,7 +90,9 @@ impl Outside {
     pub async fn enforce(self, client: &Client, request: WebhookRequest<'_>) -> Result<Installed, AccessError> {
         let Self { url, folder, bundle, times, senders, .. } = self;
         let mut wrote = Vec::new();
-        configure(client, request, &Reached::Url(url), &bundle, (&times, &senders), &mut wrote).await?;
+        let turn = turn(request.state_dir, request.cluster).await?;
+        configure(&turn, client, request, (&Reached::Url(url), &bundle), (&times, &senders), &mut wrote).await?;
+        drop(turn);
         let rules = async |demanded: &ClientRules| {
             files::replace_in(&folder, &[(RULES, Zeroizing::new(request.rules_text(Some(demanded))), false)])
         };

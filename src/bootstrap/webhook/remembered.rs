@@ -1,10 +1,14 @@
 //! Records in the state folder which webhook this host installed, so that the daemon notices if the webhook's
 //! configurations disappear from the cluster.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::authority::certificates;
@@ -15,6 +19,50 @@ use crate::privilege;
 use crate::rules::senders::Senders;
 
 const FILE: &str = "installed.json";
+const LOCK: &str = "lock";
+/// The pause between two attempts to take the lock.
+const AGAIN: Duration = Duration::from_millis(250);
+/// One minute: an update of the webhook takes a few seconds.
+const TRIES: usize = 240;
+
+/// The right to write the webhook's configurations and their record. The daemon repairs the configurations by the
+/// record, and a command replaces both. Without the lock, the daemon could write the former webhook over the new one.
+#[derive(Debug)]
+pub(super) struct Turn(File);
+
+impl Drop for Turn {
+    /// See [`crate::store::CycleLock`].
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Waits until no other process changes the webhook.
+///
+/// # Errors
+/// Another process has the lock for a minute, or the lock cannot be opened.
+pub(super) async fn turn(state_dir: &Path, cluster: &ClusterName) -> Result<Turn, AccessError> {
+    let path = path(state_dir, cluster).with_file_name(LOCK);
+    let failed = |source| AccessError::Write { path: path.clone(), source };
+    let opened = privilege::as_bursar(async { files::open_lock(&path) }).await;
+    let file = opened.map_err(|error| failed(error.into()))?.map_err(failed)?;
+    match locked(file, TRIES).await.map_err(failed)? {
+        Some(turn) => Ok(turn),
+        None => Err(AccessError::WebhookBusy { cluster: cluster.clone() }),
+    }
+}
+
+/// Takes the lock; `None` if another process has it at each try.
+async fn locked(file: File, tries: usize) -> std::io::Result<Option<Turn>> {
+    for _ in 0..tries {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(Turn(file))),
+            Err(Errno::WOULDBLOCK) => tokio::time::sleep(AGAIN).await,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(None)
+}
 
 /// The input of the installed configurations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +131,7 @@ fn is_replaced(found: &InstalledWebhook, remembered: &Remembered) -> bool {
 }
 
 /// Writes the record as the daemon's user, who owns the file.
-pub(super) async fn remember(request: WebhookRequest<'_>, what: &Remembered) -> Result<(), AccessError> {
+pub(super) async fn remember(_turn: &Turn, request: WebhookRequest<'_>, what: &Remembered) -> Result<(), AccessError> {
     let path = path(request.state_dir, request.cluster);
     let text = serde_json::to_vec_pretty(what);
     let written = privilege::as_bursar(async {
@@ -96,6 +144,11 @@ pub(super) async fn remember(request: WebhookRequest<'_>, what: &Remembered) -> 
 /// Removes the record after an administrator uninstalled the webhook.
 pub(in crate::bootstrap) async fn forget(state_dir: &Path, cluster: &ClusterName) -> Result<(), AccessError> {
     let path = path(state_dir, cluster);
+    if !path.exists() {
+        return Ok(());
+    }
+    // A repair that has begun ends first, and a later one finds no record.
+    let _turn = turn(state_dir, cluster).await?;
     let removed = privilege::as_bursar(async {
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -116,6 +169,18 @@ mod tests {
 
     fn trusting(name: &str) -> InstalledWebhook {
         InstalledWebhook { believed: pem(name), ..InstalledWebhook::default() }
+    }
+
+    #[tokio::test]
+    async fn one_process_at_a_time_changes_a_webhook() {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let path = path(folder.path(), &ClusterName("prod".into())).with_file_name(LOCK);
+        let open = || files::open_lock(&path).expect("the folder is writable");
+        let first = locked(open(), 1).await.expect("the file can be locked");
+        assert!(first.is_some());
+        assert!(locked(open(), 2).await.expect("the file can be locked").is_none());
+        drop(first);
+        assert!(locked(open(), 1).await.expect("the file can be locked").is_some());
     }
 
     #[test]

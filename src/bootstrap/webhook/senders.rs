@@ -74,10 +74,11 @@ pub(super) async fn demand(
     if let Err(why) = seen(client, &wanted).await? {
         return Ok(ClientCertificate::NotSeen { why });
     }
+    let turn = remembered::turn(request.state_dir, request.cluster).await?;
     write(&wanted).await?;
     if let Some(mut installed) = remembered::remembered(request.state_dir, request.cluster)? {
         installed.senders.client = Some(wanted);
-        remembered::remember(request, &installed).await?;
+        remembered::remember(&turn, request, &installed).await?;
     }
     Ok(ClientCertificate::Demanded)
 }

@@ -7,6 +7,7 @@ use super::confinement::confinement;
 use super::kinds::kinds;
 use super::webhook::webhook;
 use super::{Finding, authority};
+use crate::bootstrap::AccessError;
 use crate::bootstrap::webhook::{Absent, absent, is_service_address};
 use crate::cli::context::ledger_of;
 use crate::errors::chain;
@@ -170,13 +171,30 @@ async fn owned(subject: &str, client: &kube::Client, ledger: &LedgerState, init:
             "bursar takeover, after the other daemon was stopped",
         )),
         Ok(None) => Some(Finding::bad(subject, "the cluster belongs to no ledger", init)),
-        Err(error) => Some(Finding::bad(subject, chain(&error), init)),
+        Err(error) => Some(unasked(subject, &error, init)),
     }
+}
+
+/// Returns the finding about a request of the daemon that failed. `init` can help only if the API server answered.
+fn unasked(subject: &str, error: &AccessError, init: String) -> Finding {
+    let unreached = "see `server` in the daemon's kubeconfig, the firewall, and whether the API server runs";
+    Finding::bad(subject, chain(error), if error.is_refusal() { init } else { unreached.to_owned() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_does_not_answer_needs_no_init() {
+        let remedy = |error: &AccessError| unasked("cluster prod", error, "bursar init".to_owned()).remedy;
+        let silent = AccessError::TimedOut { what: "ConfigMap bursar-owner".to_owned() };
+        assert!(remedy(&silent).is_some_and(|remedy| remedy.contains("whether the API server runs")));
+        let status = kube::core::Status::failure("x cannot get", "Forbidden").with_code(403);
+        let source = Box::new(kube::Error::Api(Box::new(status)));
+        let refused = AccessError::Api { what: "ConfigMap bursar-owner".to_owned(), source };
+        assert_eq!(remedy(&refused).as_deref(), Some("bursar init"));
+    }
 
     #[test]
     fn at_most_eight_missing_rights_are_named() {

@@ -87,11 +87,14 @@ async fn rfc2307bis_groups_with_hidden_members_make_the_read_partial() {
     assert_eq!(why(&read(source).await), "complete");
 }
 
-/// The access rules in docs/directories.md, in the syntax of slapd.conf.
+/// The access rules in docs/directories.md, in the syntax of slapd.conf: its only block of code with `access to`.
 fn rules_of_the_manual() -> Vec<&'static str> {
     let manual = include_str!("../../../docs/directories.md");
     let lines = manual.lines().skip_while(|line| !line.starts_with("    access to"));
-    lines.take_while(|line| line.starts_with("    ")).map(|line| &line[4..]).collect()
+    let found: Vec<&str> = lines.take_while(|line| line.starts_with("    ")).collect();
+    let rules = |text: &str| text.matches("    access to ").count();
+    assert_eq!(rules(&found.join("\n")), rules(manual), "the block has all rules of the page");
+    found.into_iter().map(|line| &line[4..]).collect()
 }
 
 #[tokio::test]
@@ -107,6 +110,7 @@ async fn the_access_rules_of_the_manual_are_sufficient_and_minimal() {
     assert_eq!((members(&found, "lab"), gids(&found, "alice")), (vec!["alice"], vec![3001]));
     let alice = &found.entries[0];
     assert!(alice.mail.is_some() && alice.display_name.is_some() && alice.created.is_some(), "{alice:?}");
+    assert_eq!(found.marks.changes.len(), 1, "the suffix shows its contextCSN: {:?}", found.marks);
     // Every person has the attribute `sn`, but the rules hide it.
     source.attributes.mail = "sn".to_owned();
     assert_eq!(read(source).await.entries[0].mail, None);

@@ -367,8 +367,8 @@ impl Lesson<'_> {
             self.learned.changes.push(Change::Order(order));
             self.learned.doubts.push(format!(
                 "the role bindings of {name} are gone for an unknown reason, so it is suspended; to end this: \
-                 bursar resume {} {}",
-                name.kind, name.name
+                 bursar resume {}",
+                name.words()
             ));
         }
         if let Some((last, others)) = again.split_last() {
@@ -520,10 +520,8 @@ impl Lesson<'_> {
                 let reason = "it is suspended in the cluster; who ordered this, and why, is unknown".to_owned();
                 let note = Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now };
                 let name = after.account_name();
-                let text = format!(
-                    "{name} is suspended for an unknown reason; to end this: bursar resume {} {}",
-                    name.kind, name.name
-                );
+                let text =
+                    format!("{name} is suspended for an unknown reason; to end this: bursar resume {}", name.words());
                 self.learned.unexplained.insert(name, text);
                 (after.state, after.since) = (Lifecycle::Suspended, self.now);
                 after.suspension = Some(Box::new(Suspension::by(note)));

@@ -108,12 +108,7 @@ impl<'a> Strays<'a> {
                     format!("it is removed{when}, within the limits")
                 }
                 _ if !is_binding => "delete it if nobody needs it, or remove the label".to_owned(),
-                _ => format!(
-                    "if nobody needs it, run `kubectl delete {} {}{}`",
-                    key.kind.as_str().to_lowercase(),
-                    key.name,
-                    key.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default()
-                ),
+                _ => format!("if nobody needs it, run `{}`", key.deletion()),
             };
             strays.said.push(Unknown { cluster: key.cluster.clone(), object: key.said(), what });
             if let Some(place) = owner {

@@ -115,7 +115,7 @@ impl Memory<'_> {
         places.values().all(|(emptied, shown)| emptied >= shown).then(|| {
             format!(
                 "{} groups became empty in the same read, but the ledger knows members, for example of {example}; if they are \
-                 really empty, run: bursar directory accept {}",
+                 really empty, run: bursar directory accept {} --reason TEXT",
                 emptied.len(),
                 read.source
             )

@@ -66,10 +66,10 @@ impl<'a> Memory<'a> {
         }
         let why = format!(
             "it is the same person as {} of source {}; to give that account to this entry, run: bursar adopt \
-             account user {}",
+             account {}",
             owner.account_name(),
             owner.source,
-            owner.name
+            owner.account_name().words()
         );
         Person::Refused(why, Some(Rejection::OfAccount { account: owner.id.clone() }))
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Judged, Memory};
-use crate::identity::{AccountId, AccountKind};
+use crate::identity::{AccountId, AccountKind, shell_word};
 use crate::ledger::{Account, Lifecycle};
 use crate::snapshot::{Entry, Rejection};
 
@@ -70,12 +70,11 @@ impl<'a> Memory<'a> {
         };
         let why = format!(
             "the name belongs to {} (directory id {}), and this entry has another id ({}); to give that account to \
-             this entry, run: bursar adopt account {} {}",
+             this entry, run: bursar adopt account {}",
             held.account_name(),
             held.directory_id,
             entry.id,
-            held.kind,
-            held.name
+            held.account_name().words()
         );
         (why, Rejection::OfAccount { account: owner.clone() })
     }
@@ -88,7 +87,7 @@ impl<'a> Memory<'a> {
                  uid {} {}",
                 account.account_name(),
                 account.kind,
-                entry.name
+                shell_word(&entry.name)
             )
         })
     }

@@ -55,7 +55,7 @@ impl fmt::Display for Refusal {
                 return write!(
                     f,
                     "refused: {} groups of {class} became empty in the same read, such as {}. They keep their members. If they \
-                     are really empty: bursar directory accept {class}",
+                     are really empty: bursar directory accept {class} --reason TEXT",
                     number(*wanted),
                     accounts.first().map_or("", |account| account.name.as_str())
                 );

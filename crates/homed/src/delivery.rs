@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use bursar_protocol::{
-    Answer, EntryNames, HomeError, Inspection, KubeconfigEntries, OurEntries, PlannedEntries, TOKEN, TOKEN_FILES,
-    TokenFiles, UserProof, Written, claims, folder,
+    Answer, EntryNames, HomeError, Inspection, KubeconfigEntries, PlannedEntries, TOKEN, TOKEN_FILES, TokenFiles,
+    UserProof, Written, claims, folder,
 };
 use zeroize::Zeroizing;
 
@@ -160,27 +160,26 @@ impl Place<'_> {
         let Some(mut existing) = directory.read(self.name())? else { return Ok(missing) };
         let look = |existing: &Existing| {
             self.cpu.heed(existing.content.len())?;
-            let read = |text: &str| Ok((kubeconfig::inspect(text, names)?, kubeconfig::ours(text)?));
-            Ok::<_, HomeError>(text(existing).and_then(read))
+            Ok::<_, HomeError>(text(existing).and_then(|text| kubeconfig::inspect(text, names)))
         };
         let mut looked = look(&existing)?;
-        if !looked.as_ref().is_ok_and(|(_, ours)| ours.users.contains(&names.user)) {
+        if !looked.as_ref().is_ok_and(|found| found.ours.users.contains(&names.user)) {
             // Another program may be writing the file at this moment.
             let Some(settled) = settled(&directory, self.name(), self.patience)? else { return Ok(missing) };
             looked = look(&settled)?;
             existing = settled;
         }
-        let (found, why, ours) = match looked {
-            Ok((found, ours)) => (found, None, ours),
-            Err(error) => (Inspection::default(), Some(error.to_string()), OurEntries::default()),
+        let (mut found, why) = match looked {
+            Ok(found) => (found, None),
+            Err(error) => (Inspection::default(), Some(error.to_string())),
         };
+        found.ours = found.ours.told();
         Ok(Inspection {
             exists: true,
             owner: Some(existing.owner),
             mode: Some(existing.mode),
             token_id: self.token_id(&names.user)?,
             unreadable: why,
-            ours: ours.told(),
             kept,
             ..found
         })

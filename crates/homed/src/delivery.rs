@@ -19,7 +19,8 @@ use crate::worker::CpuLimit;
 
 /// Suffix of the file that keeps the user's part of the last kubeconfig that we replaced.
 const KEPT: &str = ".bursar-kept";
-/// Suffix, followed by a date, of the copy of a kubeconfig that did not parse. The copy lacks only our keys.
+/// Suffix, followed by a date, of the copy of a kubeconfig that did not parse, or whose user's part a restoration that
+/// was interrupted replaced. The copy lacks only our keys.
 const BACKUP: &str = ".bursar-backup-";
 /// The time in nanoseconds after a write during which a file that does not parse may still be incomplete, because a
 /// program is writing it.
@@ -416,11 +417,13 @@ impl Place<'_> {
         let Some(directory) = self.home.directory_of(self.file)? else {
             return Err(nothing(self.file.to_owned()));
         };
-        let kept = directory.read(&kept_name)?.ok_or_else(|| nothing(directory.path_of(&kept_name)))?;
+        let copy = directory.read(&kept_name)?.ok_or_else(|| nothing(directory.path_of(&kept_name)))?;
         let wrong = |error: &KubeconfigError| unusable(directory.path_of(&kept_name), error);
         // The copy is a file of the user's too, and may be large.
-        self.cpu.heed(kept.content.len())?;
-        let kept = text(&kept).and_then(kubeconfig::without_our_users).map_err(|error| wrong(&error))?;
+        self.cpu.heed(copy.content.len())?;
+        let kept = text(&copy).and_then(kubeconfig::without_our_users).map_err(|error| wrong(&error))?;
+        // An NFS client would rename an open file away before another takes its place.
+        drop(copy);
         let exchanged = exchange(
             &directory,
             name,
@@ -444,10 +447,12 @@ impl Place<'_> {
             },
             |(Beside { kept, junk }, _)| {
                 self.put_beside(&directory, &Beside { kept: None, junk: junk.clone() })?;
-                kept.as_ref().map(|kept| directory.temporary(kept.as_bytes())).transpose()
+                // Between the two renames, this is the only copy of the replaced text. If they are interrupted, it stays
+                // as a backup.
+                kept.as_ref().map(|kept| directory.named(self.backup_name(), kept.as_bytes())).transpose()
             },
-            // The kept copy is replaced only now, because until the rename it may be the only copy.
-            |replaced| replaced.map_or(Ok(()), |replaced| replaced.put(&kept_name)),
+            // The kept copy is replaced only now, because until the first rename it may be the only copy.
+            |replaced| replaced.map_or(Ok(()), |replaced| replaced.put_or_stay(&kept_name)),
         )?;
         let (_, is_without_ours) = exchanged.value;
         Ok(Answer::Restored { changed: exchanged.changed, complete: !is_without_ours })

@@ -420,4 +420,30 @@ mod tests {
         names.sort();
         assert_eq!(names, ["config", "new"]);
     }
+
+    /// A restoration is interrupted between its two renames.
+    #[test]
+    fn the_replaced_part_stays_if_a_restoration_is_interrupted() {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let path = folder.path().join("home");
+        std::fs::create_dir(&path).expect("the home exists");
+        std::fs::create_dir(path.join("config.bursar-kept")).expect("the home is writable");
+        let uid = std::fs::metadata(&path).expect("the home exists").uid();
+        let home = Home::open(folder.path(), &HomeTarget::new(&path, uid, uid)).expect("the home exists");
+        let directory =
+            home.directory_of(Path::new("config")).expect("the folder is readable").expect("the folder exists");
+        let backup = PathBuf::from("config.bursar-backup-20260131T235959Z");
+        let replaced = || directory.named(backup.clone(), b"theirs");
+        // The first rename fails.
+        drop(replaced().expect("the home is writable"));
+        assert!(!path.join(&backup).exists());
+        // The second rename fails.
+        let spare = replaced().expect("the home is writable");
+        spare.put_or_stay(Path::new("config.bursar-kept")).expect_err("a folder has this name");
+        directory.sweep();
+        assert_eq!(std::fs::read_to_string(path.join(&backup)).expect("the file stays"), "theirs");
+        // An existing backup is neither overwritten nor removed.
+        assert!(replaced().is_err());
+        assert!(path.join(&backup).exists());
+    }
 }

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use bursar_protocol::{
-    Answer, EntryNames, HomeError, Inspection, KubeconfigEntries, OurEntries, PlannedEntries, TOKEN, TOKEN_FILES,
-    TokenFiles, UserProof, Written, claims, folder,
+    Answer, EntryNames, HomeError, Inspection, KubeconfigEntries, PlannedEntries, TOKEN, TOKEN_FILES, TokenFiles,
+    UserProof, Written, claims, folder,
 };
 use zeroize::Zeroizing;
 
@@ -19,7 +19,8 @@ use crate::worker::CpuLimit;
 
 /// Suffix of the file that keeps the user's part of the last kubeconfig that we replaced.
 const KEPT: &str = ".bursar-kept";
-/// Suffix, followed by a date, of the copy of a kubeconfig that did not parse. The copy lacks only our keys.
+/// Suffix, followed by a date, of the copy of a kubeconfig that did not parse, or whose user's part a restoration that
+/// was interrupted replaced. The copy lacks only our keys.
 const BACKUP: &str = ".bursar-backup-";
 /// The time in nanoseconds after a write during which a file that does not parse may still be incomplete, because a
 /// program is writing it.
@@ -160,27 +161,26 @@ impl Place<'_> {
         let Some(mut existing) = directory.read(self.name())? else { return Ok(missing) };
         let look = |existing: &Existing| {
             self.cpu.heed(existing.content.len())?;
-            let read = |text: &str| Ok((kubeconfig::inspect(text, names)?, kubeconfig::ours(text)?));
-            Ok::<_, HomeError>(text(existing).and_then(read))
+            Ok::<_, HomeError>(text(existing).and_then(|text| kubeconfig::inspect(text, names)))
         };
         let mut looked = look(&existing)?;
-        if !looked.as_ref().is_ok_and(|(_, ours)| ours.users.contains(&names.user)) {
+        if !looked.as_ref().is_ok_and(|found| found.ours.users.contains(&names.user)) {
             // Another program may be writing the file at this moment.
             let Some(settled) = settled(&directory, self.name(), self.patience)? else { return Ok(missing) };
             looked = look(&settled)?;
             existing = settled;
         }
-        let (found, why, ours) = match looked {
-            Ok((found, ours)) => (found, None, ours),
-            Err(error) => (Inspection::default(), Some(error.to_string()), OurEntries::default()),
+        let (mut found, why) = match looked {
+            Ok(found) => (found, None),
+            Err(error) => (Inspection::default(), Some(error.to_string())),
         };
+        found.ours = found.ours.told();
         Ok(Inspection {
             exists: true,
             owner: Some(existing.owner),
             mode: Some(existing.mode),
             token_id: self.token_id(&names.user)?,
             unreadable: why,
-            ours: ours.told(),
             kept,
             ..found
         })
@@ -417,11 +417,13 @@ impl Place<'_> {
         let Some(directory) = self.home.directory_of(self.file)? else {
             return Err(nothing(self.file.to_owned()));
         };
-        let kept = directory.read(&kept_name)?.ok_or_else(|| nothing(directory.path_of(&kept_name)))?;
+        let copy = directory.read(&kept_name)?.ok_or_else(|| nothing(directory.path_of(&kept_name)))?;
         let wrong = |error: &KubeconfigError| unusable(directory.path_of(&kept_name), error);
         // The copy is a file of the user's too, and may be large.
-        self.cpu.heed(kept.content.len())?;
-        let kept = text(&kept).and_then(kubeconfig::without_our_users).map_err(|error| wrong(&error))?;
+        self.cpu.heed(copy.content.len())?;
+        let kept = text(&copy).and_then(kubeconfig::without_our_users).map_err(|error| wrong(&error))?;
+        // An NFS client would rename an open file away before another takes its place.
+        drop(copy);
         let exchanged = exchange(
             &directory,
             name,
@@ -445,10 +447,12 @@ impl Place<'_> {
             },
             |(Beside { kept, junk }, _)| {
                 self.put_beside(&directory, &Beside { kept: None, junk: junk.clone() })?;
-                kept.as_ref().map(|kept| directory.temporary(kept.as_bytes())).transpose()
+                // Between the two renames, this is the only copy of the replaced text. If they are interrupted, it stays
+                // as a backup.
+                kept.as_ref().map(|kept| directory.named(self.backup_name(), kept.as_bytes())).transpose()
             },
-            // The kept copy is replaced only now, because until the rename it may be the only copy.
-            |replaced| replaced.map_or(Ok(()), |replaced| replaced.put(&kept_name)),
+            // The kept copy is replaced only now, because until the first rename it may be the only copy.
+            |replaced| replaced.map_or(Ok(()), |replaced| replaced.put_or_stay(&kept_name)),
         )?;
         let (_, is_without_ours) = exchanged.value;
         Ok(Answer::Restored { changed: exchanged.changed, complete: !is_without_ours })

@@ -185,10 +185,11 @@ impl Node {
         }
     }
 
-    /// Whether the value is missing, `~` or `null`.
+    /// Whether the value is missing, `~` or `null`. With a tag such as `!!str`, it is a text.
     #[must_use]
     pub fn is_null(&self) -> bool {
-        matches!(&self.value, Value::Scalar(text, Style::Plain) if matches!(text.as_str(), "~" | "null" | "Null" | "NULL"))
+        let Value::Scalar(text, Style::Plain) = &self.value else { return false };
+        self.tag.as_deref().is_none_or(|tag| tag == "!!null") && matches!(text.as_str(), "~" | "null" | "Null" | "NULL")
     }
 
     /// Returns the value of a key. If a mapping has the key several times, the first counts.

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::bounds::Prefix;
 use crate::errno::from_errno;
-use crate::files::{errno_of, open_beneath, rename_new};
+use crate::files::{IN_HOME, errno_of, open_beneath, rename_new};
 
 /// The most files and directories of a skeleton that are copied, and the deepest level. `/etc/skel` has about five
 /// files.
@@ -183,16 +183,16 @@ const UNFINISHED: &str = ".bursar-skeleton";
 const TEMPORARY: &str = ".bursar-skeleton.tmp";
 
 /// Copies regular files and directories of the skeleton, as the user, into a home that is new or empty, or in which a
-/// copy was interrupted. Existing files stay, and each file is copied completely or not at all.
+/// copy was interrupted. Existing files stay, no mount is crossed, and each file is copied completely or not at all.
 pub(super) fn copy_skeleton(skeleton: &Path, home: &Path, place: &OwnedFd, created: bool) -> Result<(), HomeError> {
     let failed = |call: &str, errno| from_errno(call, home, errno);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = fs::openat(place, ".", flags, Mode::empty()).map_err(|errno| failed("openat", errno))?;
-    if !(created || fs::statat(&held, UNFINISHED, AtFlags::SYMLINK_NOFOLLOW).is_ok() || is_empty(&held)) {
+    if !(created || look(&held, OsStr::new(UNFINISHED)).is_ok() || is_empty(&held)) {
         return Ok(());
     }
     let mark = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    fs::openat(&held, UNFINISHED, mark, Mode::RUSR | Mode::WUSR).map_err(|errno| failed("openat", errno))?;
+    fs::openat2(&held, UNFINISHED, mark, Mode::RUSR | Mode::WUSR, IN_HOME).map_err(|errno| failed("openat2", errno))?;
     let mut left = MAX_SKELETON_ENTRIES;
     copy_directory(skeleton, home, &held, &mut left, 0)?;
     fs::unlinkat(&held, UNFINISHED, AtFlags::empty()).map_err(|errno| failed("unlinkat", errno))
@@ -204,9 +204,15 @@ fn is_empty(held: &OwnedFd) -> bool {
         .is_ok_and(|mut entries| !entries.any(|entry| entry.is_ok_and(|entry| is_name(entry.file_name().to_bytes()))))
 }
 
+/// Opens whatever has this name, also a link, only to know that it exists. Unlike `stat`, this does not ask a FUSE file
+/// system that the user mounted on the name, which may never answer.
+fn look(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    fs::openat2(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), IN_HOME)
+}
+
 /// Whether no file has this name. After any other error, nothing is copied.
 fn is_free(directory: &OwnedFd, name: &OsStr) -> bool {
-    fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_err_and(|errno| errno == Errno::NOENT)
+    look(directory, name).is_err_and(|errno| errno == Errno::NOENT)
 }
 
 fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, depth: usize) -> Result<(), HomeError> {
@@ -225,7 +231,7 @@ fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, dept
         if found.is_dir() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let copied = match fs::mkdirat(to, &name, mode | Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => fs::openat(to, &name, flags, Mode::empty()),
+                Ok(()) | Err(Errno::EXIST) => fs::openat2(to, &name, flags, Mode::empty(), IN_HOME),
                 Err(errno) => Err(errno),
             };
             let copied = copied.map_err(|errno| failed("mkdirat", errno))?;
@@ -233,7 +239,7 @@ fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, dept
         } else if found.is_file() && is_free(to, &name) {
             let mut source = File::open(&path).map_err(|error| unread(&path, &error))?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = fs::openat(to, TEMPORARY, flags, mode).map_err(|errno| failed("openat", errno))?;
+            let file = fs::openat2(to, TEMPORARY, flags, mode, IN_HOME).map_err(|errno| failed("openat2", errno))?;
             let mut file = File::from(file);
             std::io::copy(&mut source, &mut file)
                 .and_then(|_| file.sync_all())

@@ -29,6 +29,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The age at which a lock is overridden. No program holds a lock this long, so the process that made it was killed.
 /// client-go never overrides a lock, and asks the user to delete it.
 const ABANDONED: Duration = Duration::from_mins(1);
+/// A lock whose inode changed within this time is not overridden, however old it seems. An NFS client that creates a
+/// file with `O_EXCL` may store a number in its modification time, and corrects it with its next call (RFC 1813, 3.3.8).
+/// Until then, the lock seems to be from 1970.
+const FRESH: Duration = Duration::from_millis(500);
 /// The number of merges before the lock is released. A program that changes the file this often ignores the lock
 /// anyway, and others must not wait for our lock meanwhile.
 const ROUNDS: u32 = 3;
@@ -210,8 +214,7 @@ fn is_still(
     made_at: Option<i128>,
 ) -> Result<bool, HomeError> {
     let Some(existing) = existing else { return Ok(directory.read(name)?.is_none()) };
-    let moment = i128::try_from(MOMENT.as_nanos()).unwrap_or(i128::MAX);
-    let is_settled = made_at.is_some_and(|now| now - existing.version.changed_at() > moment);
+    let is_settled = made_at.is_some_and(|now| now - existing.version.changed_at() > nanoseconds(MOMENT));
     if !is_settled {
         std::thread::sleep(MOMENT);
         let again = directory.read(name)?;
@@ -219,6 +222,10 @@ fn is_still(
     }
     // `version` opens the file again, because only an open asks the file server.
     Ok(directory.version(name)? == Some(existing.version))
+}
+
+fn nanoseconds(time: Duration) -> i128 {
+    i128::try_from(time.as_nanos()).unwrap_or(i128::MAX)
 }
 
 /// Identifies a state of a file without its content: a file that is replaced or rewritten gets another version.
@@ -232,12 +239,12 @@ pub struct Version {
 
 impl Version {
     pub(super) fn of(found: &Stat) -> Self {
-        let nanoseconds = |seconds: i64, rest: u64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+        let time = |seconds: i64, rest: u64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
         Self {
             inode: found.st_ino,
             size: found.st_size,
-            modified: nanoseconds(found.st_mtime, found.st_mtime_nsec),
-            changed: nanoseconds(found.st_ctime, found.st_ctime_nsec),
+            modified: time(found.st_mtime, found.st_mtime_nsec),
+            changed: time(found.st_ctime, found.st_ctime_nsec),
         }
     }
 
@@ -293,12 +300,14 @@ impl<'d, 'home> Lock<'d, 'home> {
                 return Ok(Self { directory, name, file: Some(file), made_at, overridden });
             }
             let Some(found) = directory.look(&name)? else { continue };
-            let made_at = Version::of(&found).made_at();
-            let now = now.map_or(made_at, |now| now + i128::try_from((PAUSE * waited).as_nanos()).unwrap_or(0));
+            let version = Version::of(&found);
+            let made_at = version.made_at();
+            let now = now.map_or(made_at, |now| now + nanoseconds(PAUSE * waited));
             // A lock dated far in the future comes from a wrong clock and would never become old, so it is overridden
             // too.
             let age = (now - made_at).unsigned_abs();
-            if age > ABANDONED.as_nanos() {
+            let is_fresh = (-nanoseconds(ABANDONED)..=nanoseconds(FRESH)).contains(&(now - version.changed));
+            if age > ABANDONED.as_nanos() && !is_fresh {
                 directory.remove_lock(&name, &found, file)?;
                 let seconds = u64::try_from(age / 1_000_000_000).unwrap_or(u64::MAX);
                 eprintln!("removed the abandoned lock {}: it was {seconds} s old", shown(&directory.path_of(&name)));
@@ -380,18 +389,26 @@ mod tests {
     use super::*;
     use crate::files::Home;
 
+    /// Makes a home `home` in a folder.
+    fn home(folder: &Path) -> Home {
+        let path = folder.join("home");
+        std::fs::create_dir(&path).expect("the folder is writable");
+        let uid = std::fs::metadata(&path).expect("the home exists").uid();
+        Home::open(folder, &HomeTarget::new(path, uid, uid)).expect("the home exists")
+    }
+
+    fn directory(home: &Home) -> Directory<'_> {
+        home.directory_of(Path::new("config")).expect("the folder is readable").expect("the folder exists")
+    }
+
     /// If the old file were open, an NFS client would rename it away before the new one takes its place.
     #[test]
     fn a_file_is_closed_before_another_takes_its_place() {
         let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let home = home(folder.path());
+        let directory = directory(&home);
         let path = folder.path().join("home/config");
-        std::fs::create_dir(folder.path().join("home")).expect("the home exists");
-        std::fs::write(&path, "theirs").expect("the file exists");
-        let uid = std::fs::metadata(&path).expect("the file exists").uid();
-        let target = HomeTarget::new(folder.path().join("home"), uid, uid);
-        let home = Home::open(folder.path(), &target).expect("the home exists");
-        let directory =
-            home.directory_of(Path::new("config")).expect("the folder is readable").expect("the folder exists");
+        std::fs::write(&path, "theirs").expect("the home is writable");
         let is_open = || {
             let held = std::fs::read_dir("/proc/self/fd").expect("/proc is readable");
             held.flatten().any(|held| std::fs::read_link(held.path()).is_ok_and(|held| held == path))
@@ -419,5 +436,45 @@ mod tests {
             .collect();
         names.sort();
         assert_eq!(names, ["config", "new"]);
+    }
+
+    /// A restoration is interrupted between its two renames.
+    #[test]
+    fn the_replaced_part_stays_if_a_restoration_is_interrupted() {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let home = home(folder.path());
+        let directory = directory(&home);
+        let path = folder.path().join("home");
+        std::fs::create_dir(path.join("config.bursar-kept")).expect("the home is writable");
+        let backup = PathBuf::from("config.bursar-backup-20260131T235959Z");
+        let replaced = || directory.named(backup.clone(), b"theirs");
+        // The first rename fails.
+        drop(replaced().expect("the home is writable"));
+        assert!(!path.join(&backup).exists());
+        // The second rename fails.
+        let spare = replaced().expect("the home is writable");
+        spare.put_or_stay(Path::new("config.bursar-kept")).expect_err("a folder has this name");
+        directory.sweep();
+        assert_eq!(std::fs::read_to_string(path.join(&backup)).expect("the file stays"), "theirs");
+        // An existing backup is neither overwritten nor removed.
+        assert!(replaced().is_err());
+        assert!(path.join(&backup).exists());
+    }
+
+    /// The time of a file that an NFS client is creating.
+    #[test]
+    fn a_new_lock_with_the_time_of_1970_is_not_overridden_at_once() {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let home = home(folder.path());
+        let directory = directory(&home);
+        let path = folder.path().join("home/config.lock");
+        let lock = std::fs::File::create(&path).expect("the home is writable");
+        lock.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("the owner may change times");
+        let now = directory.temporary(b"").expect("the home is writable").made_at().expect("the file has a time");
+        let take = |patience| Lock::take(&directory, Path::new("config"), Some(now), Patience::of(patience));
+        assert!(matches!(take(Duration::ZERO), Err(HomeError::InUse { .. })));
+        assert!(path.exists());
+        assert!(take(Duration::from_secs(9)).expect("the lock is abandoned").overridden.is_some());
+        assert!(!path.exists());
     }
 }

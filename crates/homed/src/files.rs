@@ -202,7 +202,7 @@ pub struct Existing {
     file: File,
 }
 
-/// A complete file under a temporary name. If it is dropped before [`Temporary::put`], the file is removed.
+/// A complete file under a name of its own. If it is dropped before [`Temporary::put`], the file is removed.
 pub(super) struct Temporary<'d, 'home> {
     directory: &'d Directory<'home>,
     name: Option<PathBuf>,
@@ -225,6 +225,13 @@ impl Temporary<'_, '_> {
         fs::renameat(held, temporary, held, name).map_err(|errno| self.directory.failed("renameat", name, errno))?;
         self.name = None;
         Ok(())
+    }
+
+    /// Renames the file to `name`. If that fails, the file keeps its own name, because it may be the only copy.
+    pub(super) fn put_or_stay(mut self, name: &Path) -> Result<(), HomeError> {
+        let Some(own) = self.name.take() else { return Ok(()) };
+        let held = &self.directory.held;
+        fs::renameat(held, &own, held, name).map_err(|errno| self.directory.failed("renameat", name, errno))
     }
 
     /// Renames the file to `name`. Returns `false` if a file has that name already.
@@ -382,14 +389,14 @@ impl Directory<'_> {
 
     /// Writes a file with mode 0600 under a temporary name.
     pub(super) fn temporary(&self, content: &[u8]) -> Result<Temporary<'_, '_>, HomeError> {
-        let name = temporary_name();
-        match self.write_new(&name, content) {
-            Ok(file) => Ok(Temporary { directory: self, name: Some(name), file }),
-            Err(error) => {
-                let _ = fs::unlinkat(&self.held, &name, AtFlags::empty());
-                Err(error)
-            }
-        }
+        self.named(temporary_name(), content)
+    }
+
+    /// Writes a file with mode 0600 under a name that no file has. If the worker is killed, [`sweep`](Self::sweep) does
+    /// not remove the file.
+    pub(super) fn named(&self, name: PathBuf, content: &[u8]) -> Result<Temporary<'_, '_>, HomeError> {
+        let file = self.write_new(&name, content)?;
+        Ok(Temporary { directory: self, name: Some(name), file })
     }
 
     /// Creates or replaces a file in one step, with mode 0600.
@@ -448,21 +455,30 @@ impl Directory<'_> {
     pub(super) fn test_write(&self, bytes: usize) -> Result<i128, HomeError> {
         self.sweep();
         let temporary = temporary_name();
-        let written = self.write_new(&temporary, &vec![b'#'; bytes.max(TEST_WRITE_BYTES)]);
+        let written = self.write_new(&temporary, &vec![b'#'; bytes.max(TEST_WRITE_BYTES)])?;
         let removed = fs::unlinkat(&self.held, &temporary, AtFlags::empty());
-        let found = fs::fstat(&written?).map_err(|errno| self.failed("fstat", &temporary, errno))?;
+        let found = fs::fstat(&written).map_err(|errno| self.failed("fstat", &temporary, errno))?;
         removed.map_err(|errno| self.failed("unlinkat", &temporary, errno))?;
         Ok(Version::of(&found).changed_at())
     }
 
+    /// Writes a file under a name that no file has. If that fails, no file is left.
     fn write_new(&self, name: &Path, content: &[u8]) -> Result<File, HomeError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = fs::openat2(&self.held, name, flags, Mode::RUSR | Mode::WUSR, IN_HOME)
             .map_err(|errno| self.failed("openat2", name, errno))?;
         let mut file = File::from(file);
-        file.write_all(content).map_err(|error| self.failed("write", name, errno_of(&error)))?;
-        // NFS reports a full disk or an exceeded quota only here.
-        file.sync_all().map_err(|error| self.failed("fsync", name, errno_of(&error)))?;
+        let written = file
+            .write_all(content)
+            .map_err(|error| self.failed("write", name, errno_of(&error)))
+            // NFS reports a full disk or an exceeded quota only here.
+            .and_then(|()| file.sync_all().map_err(|error| self.failed("fsync", name, errno_of(&error))));
+        if let Err(error) = written {
+            // An NFS client would rename an open file instead of removing it.
+            drop(file);
+            let _ = fs::unlinkat(&self.held, name, AtFlags::empty());
+            return Err(error);
+        }
         Ok(file)
     }
 

@@ -117,9 +117,9 @@ pub fn deliver(text: &str, entries: &KubeconfigEntries, taken: &[String]) -> Res
         once: wanted.each_ref().map(|list| list.iter().map(|(name, _)| name.as_str()).collect()),
     };
     let current = match config.current() {
-        None | Some("") => Current::Unset,
+        _ if config.has_no_current() => Current::Unset,
         Some(current) if gone.names[List::Contexts as usize].contains(current) => Current::Ours,
-        Some(_) => Current::Users,
+        _ => Current::Users,
     };
     let after = List::ALL.map(|list| config.entries(list, &wanted[list as usize]));
     let ours = after.each_ref().map(|list| {
@@ -162,12 +162,6 @@ pub fn places_of(text: &str, user: &str) -> Result<Vec<Range<usize>>, Kubeconfig
 pub fn has_a_credential(text: &str) -> Result<bool, KubeconfigError> {
     let document = Document::parse(text)?;
     Ok(Config::of(&document)?.is_some_and(|config| config.has_a_credential()))
-}
-
-/// Returns the names of our entries in a text.
-pub fn ours(text: &str) -> Result<OurEntries, KubeconfigError> {
-    let document = Document::parse(text)?;
-    Ok(Config::of(&document)?.map(|config| config.ours()).unwrap_or_default())
 }
 
 /// Returns the text without the entries of our users, which may hold a revoked credential.
@@ -215,8 +209,7 @@ pub fn put_back(text: &str, taken: &Taken) -> Result<Option<Zeroizing<String>>, 
     let Some(config) = Config::of(&document)? else {
         return if taken.is_empty() { Ok(None) } else { fresh(&document, &taken.0).map(Some) };
     };
-    let is_unset = matches!(config.current(), None | Some(""));
-    config.with(&taken.0, if is_unset { Current::Unset } else { Current::Users })
+    config.with(&taken.0, if config.has_no_current() { Current::Unset } else { Current::Users })
 }
 
 /// Returns the text without our entries. `None` if the rest is not worth keeping: it has no entry, no comment and no
@@ -229,11 +222,13 @@ pub fn users_part_worth_keeping(text: &str) -> Result<Option<Zeroizing<String>>,
     }
 }
 
-/// Returns what a text has under our names. The caller fills in `exists`, `owner` and `mode`, which come from the file.
+/// Returns what a text has under our names, and the names of our entries for all clusters. The caller fills in `exists`,
+/// `owner` and `mode`, which come from the file.
 pub fn inspect(text: &str, names: &EntryNames) -> Result<Inspection, KubeconfigError> {
     let document = Document::parse(text)?;
     let mut found = Inspection { parses: true, ..Inspection::default() };
     let Some(config) = Config::of(&document)? else { return Ok(found) };
+    found.ours = config.ours();
     let entries = config.by_name();
     if let Some(user) = entries[List::Users as usize].get(names.user.as_str()).and_then(|entry| entry.get("user")) {
         let decoded = |field| {

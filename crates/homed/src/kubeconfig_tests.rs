@@ -139,6 +139,17 @@ fn a_current_context_is_set_where_there_is_none_or_an_empty_one() {
         merged("current-context: gone # mine\n").contains("current-context: gone # mine\n"),
         "the user's current-context stays, even if that context does not exist"
     );
+    let mut ours = entries();
+    ours.user.name = "bursar-toolforge".into();
+    ours.contexts.iter_mut().for_each(|context| context.user = "bursar-toolforge".into());
+    let ours = merge("", &ours, &[]).expect("the text can be merged").expect("the text changes");
+    let taken = take(&ours).expect("the text can be read");
+    // These are the user's choice too.
+    for text in ["x: &a mine\ncurrent-context: *a\n", "current-context: !!str null\nx: 1\n", "current-context: [a]\n"] {
+        assert!(merged(text).starts_with(text), "{}", merged(text));
+        let restored = put_back(text, &taken).expect("the text can be merged").expect("the text changes");
+        assert!(restored.starts_with(text), "{}", *restored);
+    }
     for text in ["current-context: |\n  \nx: 1\n", "current-context: >-\n\n\nx: 1\n", "current-context: |\n"] {
         assert_eq!(refused(text), DocumentError::NotWritable.to_string(), "{text}");
     }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use bursar_protocol::{Answer, Inspection, PlannedEntries, SuspensionNotice, UserProof, Work};
 
-use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, test_delivery, with_our_key, write};
+use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, names_in, test_delivery, with_our_key, write};
 
 const KEPT: &str = "config.bursar-kept";
 
@@ -57,10 +57,12 @@ async fn a_restoration_that_fails_leaves_the_copy() {
     assert_eq!(restored.expect_err("the file cannot be replaced").reason(), "immutable");
     let copy = fs::read_to_string(&kept).expect("the file is readable");
     assert!(copy.contains("hunter2"), "{copy}");
+    assert_eq!(names_in(&target.home.join(".kube")), ["config", KEPT]);
     homed.ask(&target, Work::RestoreKubeconfig).await.expect("the file can be replaced");
     assert!(fs::read_to_string(&config).expect("the file is readable").contains("hunter2"));
     let copy = fs::read_to_string(&kept).expect("the file is readable");
     assert!(copy.starts_with("# nothing else is left") && !copy.contains("hunter2"), "{copy}");
+    assert_eq!(names_in(&target.home.join(".kube")), ["config", KEPT]);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bursar_protocol::{Answer, HomeError, HomeTarget, Work, Written};
 use rustix::process::{Pid, Signal, kill_process};
@@ -376,8 +377,14 @@ async fn a_file_system_that_a_user_mounted_on_a_file_is_not_asked() {
         install -o 52503 /dev/null $homes/kept/.kube/config.bursar-kept; hang 7 100000 $homes/kept/.kube/config.bursar-kept
         home keys; install -d -o 52503 $homes/keys/.ssh; install -o 52503 /dev/null $homes/keys/.ssh/authorized_keys
         hang 8 100000 $homes/keys/.ssh/authorized_keys
-        home well; set -- "$@" --ssh-keys"#
+        for name in marked filled deep; do home $name; install -o 52503 /dev/null $homes/$name/.bursar-skeleton; done
+        hang 9 100000 $homes/marked/.bursar-skeleton
+        install -o 52503 /dev/null $homes/filled/.profile; hang 3 100000 $homes/filled/.profile
+        install -d -o 52503 $homes/deep/bin; hang 4 40000 $homes/deep/bin
+        mkdir -p $homes/../skel/bin; touch $homes/../skel/.profile; chmod -R a+rX $homes/../skel
+        home well; set -- "$@" --ssh-keys --create-prefix $homes --skeleton $homes/../skel"#
     );
+    let patience = Duration::from_secs(3);
     let world = Mounted::with(&script, &["--deadline", "3s"]);
     let names = entries("1").names();
     for (name, work) in [
@@ -390,9 +397,16 @@ async fn a_file_system_that_a_user_mounted_on_a_file_is_not_asked() {
         ("kept", test_delivery()),
         ("kept", Work::RestoreKubeconfig),
         ("keys", Work::SshKeys { keys: vec![key(1)] }),
+        ("deep", Work::EnsureHome { create: true, skeleton: true }),
     ] {
-        let asked = format!("{work:?} in {name}");
+        let (asked, began) = (format!("{work:?} in {name}"), Instant::now());
         assert_eq!(reason(world.homed.ask(&world.target(name), work).await), "other-file-system", "{asked}");
+        // A worker that hangs has this reason too, but only after the deadline.
+        assert!(began.elapsed() < patience, "{asked}: {:?}", began.elapsed());
+    }
+    for name in ["marked", "filled"] {
+        let asked = world.homed.ask(&world.target(name), Work::EnsureHome { create: true, skeleton: true }).await;
+        assert_eq!(asked, Ok(Answer::HomeReady { created: false }), "{name}");
     }
     world.homed.write(&world.target("well")).await.expect("other homes are served");
 }

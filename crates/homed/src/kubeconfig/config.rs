@@ -87,9 +87,14 @@ impl<'d> Config<'d> {
         self.pair(list.key()).map(|(_, value)| value)
     }
 
-    /// Returns `current-context`; `None` if it is missing or null.
+    /// Returns `current-context`; `None` if it is missing, null or not a scalar.
     pub(super) fn current(&self) -> Option<&'d str> {
         self.pair("current-context").filter(|(_, value)| !value.is_null()).and_then(|(_, value)| value.text())
+    }
+
+    /// Whether `current-context` is missing or empty. An alias has no text here, but is a choice of the user.
+    pub(super) fn has_no_current(&self) -> bool {
+        self.pair("current-context").is_none_or(|(_, value)| value.is_null() || value.text() == Some(""))
     }
 
     /// Returns our entries for all clusters. The names of the users in the text show which entries are ours.

@@ -140,12 +140,12 @@ async fn find(client: &Client, cluster: &ClusterName, recorded: &BTreeSet<String
     for (api_version, name) in KINDS {
         let kind = ObjectKind::of(api_version, name);
         // An older server does not have some of the kinds.
-        let Some(served) = answered(name, Kinds::default().resolve(client, &kind)).await? else { continue };
-        let resource = resource(&served);
+        let Some(api) = answered(name, Kinds::default().resolve(client, &kind)).await? else { continue };
+        let resource = resource(&api);
         let mut ours = Vec::new();
         if kind.detail() == Detail::Subjects {
             let unlisted = |source| AccessError::Unlisted { what: name, source };
-            for binding in server.list(&served.path(None, None)).await.map_err(unlisted)? {
+            for binding in server.list(&api.path(None, None)).await.map_err(unlisted)? {
                 let metadata = ObjectMeta::deserialize(&binding["metadata"]).map_err(RequestError::Unreadable);
                 let metadata = metadata.map_err(unlisted)?;
                 match Maker::of(&metadata, &binding["subjects"], recorded) {

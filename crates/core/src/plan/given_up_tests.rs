@@ -277,20 +277,20 @@ fn a_revocation_removes_unknown_bindings_from_a_given_up_cluster() {
     for is_held in [false, true] {
         let (mut world, foo) = tool();
         if is_held {
-            hold(&mut world, &foo);
+            world.hold(&foo);
         } else {
             refuse(&mut world);
         }
         give_up(&mut world, "tool");
-        cycles(&mut world);
+        world.cycles(3);
         let key = ObjectKey::new(&gpu(), ManagedKind::RoleBinding, Some("tool-foo"), "bursar-stray");
         let found = ObservedObject { uid: "stray".into(), ..ObservedObject::default() };
         world.in_cluster(&gpu()).objects.insert(key.clone(), found);
-        cycles(&mut world);
+        world.cycles(3);
         let is_there = |world: &World| world.inventory.clusters[&gpu()].objects.contains_key(&key);
         assert!(is_there(&world), "held: {is_held}");
         world.order(&foo, OrderKind::Revoke);
-        cycles(&mut world);
+        world.cycles(3);
         assert!(!is_there(&world), "held: {is_held}");
         is_done(&world);
     }

@@ -225,8 +225,8 @@ impl Story {
     }
 
     fn order(&mut self, account: AccountId, what: OrderKind) {
-        let ledger = &mut self.world.ledger;
         let note = self.world.note("because");
+        let ledger = &mut self.world.ledger;
         let id = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
         ledger.orders.push(Order { id, account, what, note, bulk: None, object: None });
     }

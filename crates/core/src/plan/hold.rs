@@ -375,7 +375,7 @@ mod tests {
         let certificate = CredentialKind::Certificate { lifetime };
         let changes: [&dyn Fn(&mut World); 2] =
             [&|world| credential(world, vec![HostName("ce1".to_owned())]), &|world| {
-                *world.credential("tool") = certificate.clone()
+                *world.credential("tool") = certificate.clone();
             }];
         for change in changes {
             let mut world = World::new();

@@ -96,8 +96,8 @@ impl World {
     /// Returns a world with the tool foo.
     pub fn with_foo() -> (Self, AccountId) {
         let mut world = Self::new();
-        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
-        (world, foo)
+        let id = world.add(AccountKind::Tool, "foo", Some(52_503));
+        (world, id)
     }
 
     pub fn source(&mut self, completeness: Completeness) {

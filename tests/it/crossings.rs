@@ -121,7 +121,8 @@ fn steps(lines: &[&str], of_an_end: bool) -> Option<Vec<Step>> {
             [verb, "tool", "foo", ..] => (verb, &words[3..]),
             _ => return None,
         };
-        if !["cluster", "source"].contains(&verb) && !KNOWN.contains(&verb) && !(of_an_end && ENDS.contains(&verb)) {
+        let is_known = ["cluster", "source"].contains(&verb) || KNOWN.contains(&verb);
+        if !(is_known || of_an_end && ENDS.contains(&verb)) {
             return None;
         }
         steps.push((verb.to_owned(), rest.iter().map(|word| (*word).to_owned()).collect()));

@@ -422,7 +422,7 @@ pub fn name() -> ClusterName {
 }
 
 /// The benchmarks have this file without the world of the tests, which has the same function.
-fn runtime() -> tokio::runtime::Runtime {
+pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the system allows a runtime")
 }
 

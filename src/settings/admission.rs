@@ -119,7 +119,7 @@ fn images(table: &Table<'_>) -> ImageRules {
 /// Reads the rule `hosts`. `own` is the placeholder in patterns for the name of the tenant or namespace.
 pub(super) fn hosts(table: &Table<'_>, default: HostRules, own: &str) -> HostRules {
     let example = format!("{own}.tools.example.org");
-    let (mode, fields) = rule(table, "hosts", &["allow", "annotations", "fields"]);
+    let (mode, fields) = rule(table, "hosts", &["allow", "annotations", "fields", "host_annotations"]);
     let (mode, allow) = listed(table, "hosts", mode, fields.as_ref(), &example);
     let Some(fields) = fields else { return HostRules { mode, allow, ..default } };
     for host in &allow {

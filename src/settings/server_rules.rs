@@ -33,6 +33,7 @@ pub(super) fn server_rules(table: &Table<'_>, claims: Mode) -> ServerRules {
         ingress: ingress(table),
         storage: storage(table, claims),
         host_fields: host_fields(table),
+        host_annotations: host_annotations(table),
         longest_grace: longest_grace(table),
     }
 }
@@ -124,6 +125,15 @@ fn storage(table: &Table<'_>, mode: Mode) -> ServerRule {
 /// elsewhere.
 fn detailed<'a>(table: &Table<'a>, rule: &str) -> Option<Table<'a>> {
     table.value(rule).is_some_and(serde_json::Value::is_object).then(|| table.section(rule))
+}
+
+fn host_annotations(table: &Table<'_>) -> BTreeSet<String> {
+    const KEY: &str = "host_annotations";
+    let Some(hosts) = detailed(table, "hosts").filter(|hosts| hosts.has(KEY)) else { return BTreeSet::new() };
+    if !hosts.has("allow") {
+        hosts.wrong(KEY, "needs allow, the hosts that the annotations may name");
+    }
+    names(&hosts, KEY).into_iter().collect()
 }
 
 fn host_fields(table: &Table<'_>) -> BTreeSet<HostField> {

@@ -1091,6 +1091,7 @@ scheduling = { priority_classes = ["batch"], tolerations = [], node_name = true,
 sysctls = { allow = ["net/core/somaxconn"] }
 ingress = { classes = ["nginx"] }
 claims = { mode = "audit", storage_class = "fast", storage_classes = ["fast", ""] }
+hosts = { allow = ["{name}.example.org"], host_annotations = ["example.org/serves"] }
 "#;
     let settings = load(&format!("{BASE}{TOOL}{text}")).unwrap_or_else(|errors| panic!("{errors}"));
     let server = &settings.policy.classes["tool"].admission.server;
@@ -1104,6 +1105,7 @@ claims = { mode = "audit", storage_class = "fast", storage_classes = ["fast", ""
     assert_eq!(words(&server.ingress), ["gateway *", "ingress nginx"]);
     assert_eq!((server.ingress.mode, server.storage.mode), (Some(Mode::Enforce), Some(Mode::Audit)));
     assert_eq!(words(&server.storage), ["class ", "class fast"]);
+    assert!(server.host_annotations.contains("example.org/serves"));
 }
 
 #[test]
@@ -1125,6 +1127,8 @@ fn errors_in_rules_of_the_api_server_are_reported() {
         "is not a field of a kind",
     );
     told(r#"hosts = { fields = { "widgets.example.org" = ["spec.host"] } }"#, "needs allow");
+    told(r#"hosts = { host_annotations = ["example.org/serves"] }"#, "needs allow");
+    told(r#"hosts = { allow = ["{name}.example.org"], host_annotations = ["example.org/*"] }"#, "is not a name");
 }
 
 const FILES: &str =

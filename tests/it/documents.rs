@@ -133,6 +133,7 @@ fn every_admission_rule_says_what_it_does_not_prevent() {
         ingress: _,
         storage: _,
         host_fields: _,
+        host_annotations: _,
         longest_grace: _,
     } = ServerRules::default();
     let by_api_server = ["services", "scheduling", "sysctls", "ingress", "claims.storage_classes", "hosts.fields"];

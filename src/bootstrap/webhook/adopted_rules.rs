@@ -356,6 +356,8 @@ mod tests {
         let hosts = |admission: &mut AdoptedAdmission| {
             admission.hosts.mode = Mode::Enforce;
             admission.volumes = Mode::Audit;
+            // The words of other rules need no policy of their own.
+            admission.server.host_annotations = ["example.org/serves".to_owned()].into();
         };
         let each = |mode: &str| [format!("bursar-adopted-profile-{mode}"), format!("bursar-adopted-profile-{mode}")];
         assert_eq!(names(&given(hosts)), [each("enforce"), each("audit")].concat());

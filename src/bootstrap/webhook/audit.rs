@@ -321,8 +321,18 @@ fn off(request: WebhookRequest<'_>, unchosen: Mode) -> BTreeMap<String, Vec<Stri
 }
 
 fn of_server(server: &ServerRules, unchosen: Mode) -> [(&'static str, Mode); 5] {
-    // The fields of `host_fields` have the mode of the rule `hosts`, and policy `bursar-grace` is always enforced.
-    let ServerRules { services, scheduling, sysctls, ingress, storage, host_fields: _, longest_grace: _ } = server;
+    // The fields of `host_fields` have the mode of the rule `hosts`, and `host_annotations` that of `services`. Policy
+    // `bursar-grace` is always enforced.
+    let ServerRules {
+        services,
+        scheduling,
+        sysctls,
+        ingress,
+        storage,
+        host_fields: _,
+        host_annotations: _,
+        longest_grace: _,
+    } = server;
     [
         ("services", services),
         ("scheduling", scheduling),

@@ -22,7 +22,7 @@ use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
 use crate::rules::Mode;
-use crate::rules::server::{HostField, PORT_SYSCTLS, SAFE_SYSCTLS, Step};
+use crate::rules::server::{HOST_ANNOTATIONS, HostField, PORT_SYSCTLS, SAFE_SYSCTLS, Step};
 
 const NAME: &str = "bursar-rules";
 /// Names of the policies and of their bindings, one for each mode.
@@ -231,6 +231,7 @@ pub(super) fn variables(class: &str, given: String, otherwise: String) -> Vec<Va
         variable("ingress", words("ingress")),
         variable("storage", words("storage")),
         variable("fields", words("host-fields")),
+        variable("hostAnnotations", words("host-annotations")),
         variable("patterns", words("hosts")),
         variable("pattern", words("namespace")),
         // The part of the namespace's name that stands for `{name}` in the class's pattern.
@@ -309,42 +310,63 @@ fn services(fields: &BTreeSet<HostField>) -> Vec<Value> {
         external_name("object"),
         external_name("oldObject")
     );
-    let addresses = |object: &str| format!("{object}.spec.?externalIPs.orValue([])");
-    let (new_addresses, old_addresses) = (addresses("object"), addresses("oldObject"));
-    let own_addresses = format!(
-        "'externalIPs' in variables.services || (variables.updates && {new_addresses} == {old_addresses}) || \
-         {new_addresses}.all(a, variables.updates && a in {old_addresses})"
-    );
-    // DNS controllers (external-dns) serve the hosts in such annotations of Services, pods, Gateways, routes and the kinds
-    // of other controllers. The rule on annotations of ingresses and of routes with hostnames is stricter.
-    let annotations = "object.metadata.?annotations.orValue({})";
-    let wrong = format!(
-        "{annotations}.filter(k, k.matches('(^|[^a-z])hostnames?$') && !(variables.updates && \
-         oldObject.metadata.?annotations[?k].orValue('') == {annotations}[k]) && \
-         !{annotations}[k].split(',').all(h, {}))",
-        own_host("h.trim()")
-    );
+    // A controller may give the addresses of a Gateway to a Service outside the namespace, as its externalIPs.
+    let own_addresses = |field: &str| {
+        let [new, old] = ["object", "oldObject"].map(|object| format!("{object}.spec.?{field}.orValue([])"));
+        format!(
+            "'externalIPs' in variables.services || (variables.updates && {new} == {old}) || \
+             {new}.all(a, variables.updates && a in {old})"
+        )
+    };
+    // Controllers serve the hosts in such annotations of Services, pods, Gateways, routes and the kinds of other
+    // controllers. The rule on annotations of ingresses and of routes with hostnames is stricter.
+    let wrong = foreign_hosts("metadata.?annotations");
+    // A controller gives these annotations to the Service that it makes for the Gateway, in any namespace.
+    let passed_on = foreign_hosts("spec.?infrastructure.?annotations");
+    let has_hosts = format!("!('{NO_RULE}' in variables.patterns)");
     let of_fields = kinds_of(fields).into_iter().map(|(group, plural)| format!(" || {}", is_kind(group, plural)));
     let in_annotations = format!(
-        "(variables.resource in ['services', 'pods', 'gateways', 'tcproutes', 'udproutes']{}) && \
-         !('{NO_RULE}' in variables.patterns)",
+        "(variables.resource in ['services', 'pods', 'gateways', 'tcproutes', 'udproutes']{}) && {has_hosts}",
         of_fields.collect::<String>()
     );
+    let is_gateway = "variables.resource == 'gateways'";
+    let of_annotations = |applies: &str, wrong: &str| {
+        rule(
+            ("services", applies),
+            &format!("{wrong}.size() == 0"),
+            &format!("'has an annotation ' + {wrong}[0] + ' with a host of somebody else'"),
+            ("use a host of your own", "hosts"),
+        )
+    };
     vec![
         rule(("services", is), &kinds, &format!("'would be of type ' + {new}"), ("remove spec.type", "services")),
         rule(
             ("services", is),
-            &own_addresses,
+            &own_addresses("externalIPs"),
             "'would take addresses of others by externalIPs'",
             ("remove spec.externalIPs", "services"),
         ),
         rule(
-            ("services", &in_annotations),
-            &format!("{wrong}.size() == 0"),
-            &format!("'has an annotation ' + {wrong}[0] + ' with a host of somebody else'"),
-            ("use a host of your own", "hosts"),
+            ("services", is_gateway),
+            &own_addresses("addresses"),
+            "'would take addresses of others'",
+            ("remove spec.addresses", "services"),
         ),
+        of_annotations(&in_annotations, &wrong),
+        of_annotations(&format!("{is_gateway} && {has_hosts}"), &passed_on),
     ]
+}
+
+/// CEL for the annotations at `path` that name a host of somebody else, without those that an update keeps.
+fn foreign_hosts(path: &str) -> String {
+    let (new, old) = (format!("object.{path}.orValue({{}})"), format!("oldObject.{path}"));
+    let known = HOST_ANNOTATIONS.join("', '");
+    format!(
+        "{new}.filter(k, \
+         (k.matches('(^|[^a-z])hostnames?$|Hostnames?$') || k in ['{known}'] || k in variables.hostAnnotations) && \
+         !(variables.updates && {old}[?k].orValue('') == {new}[k]) && !{new}[k].split(',').all(h, {}))",
+        own_host("h.trim()")
+    )
 }
 
 fn scheduling() -> Vec<Value> {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::judge::kind_of;
 use super::sender::route;
 use super::server_rules::{
-    HOSTNAME, Meddler, OLD_STORAGE_CLASS, SERVER_RULES, allows_nothing, annotated, kind, object, pods,
+    HOSTNAME, KOPS, Meddler, OLD_STORAGE_CLASS, SERVER_RULES, allows_nothing, annotated, kind, object, pods,
     refuses_templates,
 };
 use super::site::{Site, out, said};
@@ -90,6 +90,10 @@ fn widget(host: &str) -> Value {
     object("example.org/v1", "Widget", LAB, json!({"hosts": [host]}))
 }
 
+fn gateway(spec: Value) -> Value {
+    object("gateway.networking.k8s.io/v1", "Gateway", LAB, spec)
+}
+
 const OUTSIDE: &str = "would mount volume \"data\", which is from outside the namespace";
 
 /// Objects that must be refused, each with a part of the message.
@@ -146,6 +150,12 @@ fn attacks() -> Vec<(Value, &'static str)> {
         (tls_route(&[]), "has a hostname that is not yours, or none"),
         (widget("bob.lab.example.org"), "spec.hosts[]"),
         (annotated(service(json!({})), HOSTNAME, "bob.lab.example.org"), "a host of somebody else"),
+        (annotated(service(json!({})), KOPS, "bob.lab.example.org"), "a host of somebody else"),
+        (gateway(json!({"addresses": [{"value": "192.0.2.7"}]})), "remove spec.addresses"),
+        (
+            gateway(json!({"infrastructure": {"annotations": {HOSTNAME: "bob.lab.example.org"}}})),
+            "a host of somebody else",
+        ),
         (service(json!({"type": "NodePort"})), "would be of type NodePort"),
         (service(json!({"externalIPs": ["192.0.2.7"]})), "remove spec.externalIPs"),
     ];
@@ -191,6 +201,8 @@ fn ordinary() -> Vec<Value> {
         widget(OWN),
         service(json!({})),
         annotated(service(json!({})), HOSTNAME, OWN),
+        annotated(service(json!({})), KOPS, OWN),
+        gateway(json!({"infrastructure": {"annotations": {HOSTNAME: OWN}}})),
     ];
     let mut of_pods = |fields: Value| ordinary.extend(pods(LAB, fields));
     let ephemeral = json!({"volumeClaimTemplate": {"spec": {

@@ -14,6 +14,7 @@ const OF_THE_PROCESS: &str = "the process has the rights of its container, whate
 const OF_THE_NAMESPACE: &str = "it names objects of the namespace only";
 const OF_THE_POD: &str = "it concerns this pod only";
 const POD_SECURITY: &str = "the Pod Security level of the class checks it";
+const SELINUX: &str = "Pod Security checks all but the level, which docs/admission.md names";
 
 /// Type, reason, and the fields with this reason.
 const FIELDS: &[(&str, &str, &[&str])] = &[
@@ -57,7 +58,8 @@ const FIELDS: &[(&str, &str, &[&str])] = &[
     ),
     ("PodSecurityContext", "rule sysctls", &["sysctls"]),
     ("PodSecurityContext", "rule uid: a pod with this field is for Windows", &["windowsOptions"]),
-    ("PodSecurityContext", POD_SECURITY, &["appArmorProfile", "seLinuxOptions", "seccompProfile"]),
+    ("PodSecurityContext", POD_SECURITY, &["appArmorProfile", "seccompProfile"]),
+    ("PodSecurityContext", SELINUX, &["seLinuxOptions"]),
     (
         "PodSecurityContext",
         "it says how volumes get fsGroup and labels",
@@ -69,7 +71,8 @@ const FIELDS: &[(&str, &str, &[&str])] = &[
         &["allowPrivilegeEscalation", "capabilities", "runAsUser", "runAsGroup", "runAsNonRoot"],
     ),
     ("SecurityContext", "rule host", &["privileged", "procMount", "windowsOptions"]),
-    ("SecurityContext", POD_SECURITY, &["appArmorProfile", "seLinuxOptions", "seccompProfile"]),
+    ("SecurityContext", POD_SECURITY, &["appArmorProfile", "seccompProfile"]),
+    ("SecurityContext", SELINUX, &["seLinuxOptions"]),
     ("SecurityContext", OF_THE_PROCESS, &["readOnlyRootFilesystem"]),
     ("Container", PARTS, &["ports", "lifecycle", "livenessProbe", "readinessProbe", "startupProbe", "securityContext"]),
     ("Container", "rule images", &["image"]),

@@ -100,7 +100,14 @@ fn of_pods() -> impl Strategy<Value = Value> {
 fn of_services() -> impl Strategy<Value = Value> {
     let kinds = maybe(&["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"]);
     let hosts = maybe(&["ann.shop.example.org", "bob.shop.example.org", "ann.shop.example.org,*"]);
-    let annotation = (select(&["external-dns.alpha.kubernetes.io/hostname", "example.org/myhostname"]), hosts);
+    let keys = &[
+        "external-dns.alpha.kubernetes.io/hostname",
+        "dns.alpha.kubernetes.io/internal",
+        "example.org/serves",
+        "example.org/myhostname",
+        "example.org/myHostname",
+    ];
+    let annotation = (select(keys), hosts);
     (select(&[TOOL, SHOP]), kinds, any::<bool>(), annotation).prop_map(|(namespace, kind, takes, (key, hosts))| {
         let mut spec = json!({"ports": [{"port": 80}]});
         set(&mut spec, "type", kind);
@@ -135,10 +142,17 @@ fn of_classes() -> impl Strategy<Value = Value> {
         claim
     });
     let hosts = select(&["ann.shop.example.org", "bob.shop.example.org", "*.ann.shop.example.org", ""]);
-    let gateway = (select(&[TOOL, SHOP]), select(&["internal", "external"]), hosts);
-    let gateway = gateway.prop_map(|(namespace, class, host)| {
+    let passed_on = maybe(&["ann.shop.example.org", "bob.shop.example.org"]);
+    let gateway = (select(&[TOOL, SHOP]), select(&["internal", "external"]), hosts, passed_on, any::<bool>());
+    let gateway = gateway.prop_map(|(namespace, class, host, passed_on, takes)| {
         let listeners = json!([{"name": "web", "port": 443, "protocol": "HTTPS", "hostname": host}]);
-        let spec = json!({"gatewayClassName": class, "listeners": listeners});
+        let mut spec = json!({"gatewayClassName": class, "listeners": listeners});
+        if let Some(host) = passed_on {
+            spec["infrastructure"] = json!({"annotations": {"dns.alpha.kubernetes.io/external": host}});
+        }
+        if takes {
+            spec["addresses"] = json!([{"value": "192.0.2.7"}]);
+        }
         object("gateway.networking.k8s.io/v1", "Gateway", namespace, spec)
     });
     prop_oneof![ingress, claim, gateway]

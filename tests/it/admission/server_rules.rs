@@ -124,6 +124,20 @@ fn gateway(namespace: &str, class: &str, host: Option<&str>) -> Value {
     object("gateway.networking.k8s.io/v1", "Gateway", namespace, spec)
 }
 
+/// Returns a Gateway that gives its Service an annotation.
+fn infrastructure(key: &str, value: &str) -> Value {
+    let mut gateway = gateway(SHOP, "internal", OWN);
+    gateway["spec"]["infrastructure"] = json!({"annotations": {key: value}});
+    gateway
+}
+
+/// Returns a Gateway that asks for an address.
+fn addressed(namespace: &str) -> Value {
+    let mut gateway = gateway(namespace, "internal", OWN);
+    gateway["spec"]["addresses"] = json!([{"type": "IPAddress", "value": "192.0.2.7"}]);
+    gateway
+}
+
 /// Returns a route that names no host itself.
 fn route(kind: &str) -> Value {
     object("gateway.networking.k8s.io/v1", kind, SHOP, json!({"parentRefs": [{"name": "web"}]}))
@@ -145,6 +159,10 @@ fn claim(fields: Value) -> Value {
 }
 
 pub const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
+/// An annotation with hosts whose name does not say so.
+pub const KOPS: &str = "dns.alpha.kubernetes.io/external";
+/// An annotation of `hosts.host_annotations` in class `shop`.
+const LISTED: &str = "example.org/serves";
 const OLD_INGRESS_CLASS: &str = "kubernetes.io/ingress.class";
 pub const OLD_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
@@ -166,7 +184,17 @@ fn attacks() -> Vec<(Value, &'static str)> {
             annotated(service(SHOP, json!({})), "dns.example.org/internal-hostname", "*.shop.example.org"),
             "a host of somebody else",
         ),
+        (
+            annotated(service(SHOP, json!({})), KOPS, "ann.shop.example.org,bob.shop.example.org"),
+            "a host of somebody else",
+        ),
+        (annotated(service(SHOP, json!({})), "zalando.org/dnsname", "bob.shop.example.org"), "a host of somebody else"),
+        (annotated(service(SHOP, json!({})), LISTED, "bob.shop.example.org"), "a host of somebody else"),
         (annotated(gateway(SHOP, "internal", OWN), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
+        (infrastructure(HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
+        (infrastructure(LISTED, "bob.shop.example.org"), "a host of somebody else"),
+        (addressed(TOOL), "remove spec.addresses"),
+        (addressed(SHOP), "remove spec.addresses"),
         (annotated(route("TCPRoute"), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
         (annotated(route("UDPRoute"), HOSTNAME, "*"), "a host of somebody else"),
         (annotated(widget(json!({})), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
@@ -190,6 +218,7 @@ fn attacks() -> Vec<(Value, &'static str)> {
             "would have volume attributes class \"gold\"",
         ),
         (annotated(pods(SHOP, json!({})).swap_remove(0), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
+        (annotated(pods(SHOP, json!({})).swap_remove(0), KOPS, "bob.shop.example.org"), "a host of somebody else"),
         (annotated(claim(json!({"storageClassName": "fast"})), OLD_STORAGE_CLASS, "gold"), "storage class \"gold\""),
     ];
     let mut of_pods = |namespace: &str, fields: Value, text: &'static str| {
@@ -244,6 +273,12 @@ fn ordinary() -> Vec<Value> {
         gateway(SHOP, "internal", OWN),
         gateway(SHOP, "internal", Some("*.ann.shop.example.org")),
         annotated(gateway(SHOP, "internal", OWN), HOSTNAME, "a.ann.shop.example.org"),
+        annotated(service(SHOP, json!({})), KOPS, "ann.shop.example.org"),
+        annotated(service(SHOP, json!({})), LISTED, "ann.shop.example.org"),
+        // Class `tool` has no hosts.
+        annotated(service(TOOL, json!({})), KOPS, "bob.shop.example.org"),
+        infrastructure(HOSTNAME, "ann.shop.example.org"),
+        infrastructure("example.org/note", "bob.shop.example.org"),
         annotated(route("TCPRoute"), HOSTNAME, "ann.shop.example.org"),
         annotated(widget(json!({})), HOSTNAME, "ann.shop.example.org"),
         annotated(widget(json!({})), "example.org/note", "bob.shop.example.org"),
@@ -373,6 +408,7 @@ pub fn allows_nothing(rules: &ServerRules) -> ServerRules {
         ingress: nothing(),
         storage: nothing(),
         host_fields: rules.host_fields.clone(),
+        host_annotations: rules.host_annotations.clone(),
         longest_grace: 0,
     }
 }

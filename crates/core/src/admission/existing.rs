@@ -193,14 +193,21 @@ fn by_shared_rules(rules: &NamespaceRules<'_>, kind: JudgedKind<'_>, object: &Va
         judge("scheduling", &server.scheduling, scheduling(&server.scheduling, spec, kind.resource == "pods"));
         judge("sysctls", &server.sysctls, sysctls(&server.sysctls, spec));
     }
-    if hosts.mode != Mode::Off && is_served_by_annotation(kind, fields) {
-        judge("services", &server.services, hostnames(own_hosts, object));
+    let served = |annotations: &Value| {
+        let off = hosts.mode == Mode::Off;
+        if off { Vec::new() } else { hostnames(own_hosts, &server.host_annotations, annotations) }
+    };
+    if is_served_by_annotation(kind, fields) {
+        judge("services", &server.services, served(&object["metadata"]["annotations"]));
     }
     match (kind.group, kind.resource) {
         ("", "services") => judge("services", &server.services, services(&server.services, &object["spec"])),
         ("networking.k8s.io", "ingresses") => judge("ingress", &server.ingress, ingress(&server.ingress, object)),
         ("gateway.networking.k8s.io", "gateways") => {
-            let class = text(&object["spec"]["gatewayClassName"]);
+            let spec = &object["spec"];
+            judge("services", &server.services, addresses(&server.services, spec, "addresses").into_iter().collect());
+            judge("services", &server.services, served(&spec["infrastructure"]["annotations"]));
+            let class = text(&spec["gatewayClassName"]);
             let wrong = !allows(&server.ingress, "gateway", class);
             judge("ingress", &server.ingress, wrong.then(|| format!("gateway class {class:?}")).into_iter().collect());
         }
@@ -297,10 +304,14 @@ fn services(rule: &ServerRule, spec: &Value) -> Vec<String> {
     if kind != "ClusterIP" && !rule.allow.contains(kind) {
         problems.push(format!("its type is {kind}"));
     }
-    if list(&spec["externalIPs"]).next().is_some() && !rule.allow.contains("externalIPs") {
-        problems.push("it claims addresses by externalIPs".to_owned());
-    }
+    problems.extend(addresses(rule, spec, "externalIPs"));
     problems
+}
+
+/// Returns what is wrong if the spec of a Service or a Gateway claims addresses in `field`.
+fn addresses(rule: &ServerRule, spec: &Value, field: &str) -> Option<String> {
+    let takes = list(&spec[field]).next().is_some() && !rule.allow.contains("externalIPs");
+    takes.then(|| format!("it claims addresses by {field}"))
 }
 
 fn scheduling(rule: &ServerRule, spec: &Value, runs: bool) -> Vec<String> {
@@ -456,6 +467,11 @@ mod tests {
         let services = kind("", "services");
         let service = json!({"spec": {"type": "LoadBalancer", "externalIPs": ["192.0.2.7"]}});
         assert_eq!(broken(&server, services, &service).len(), 2);
+        let gateways = kind("gateway.networking.k8s.io", "gateways");
+        let gateway = json!({"spec": {"addresses": [{"value": "192.0.2.7"}]}});
+        assert_eq!(broken(&server, gateways, &gateway), [("services", Mode::Audit)]);
+        server.services.allow.insert("externalIPs".to_owned());
+        assert_eq!(broken(&server, gateways, &gateway), []);
         server.services.mode = Some(Mode::Off);
         assert_eq!(broken(&server, services, &service), []);
         let ingress = json!({"metadata": {"annotations": {"kubernetes.io/ingress.class": "other"}}, "spec": {}});

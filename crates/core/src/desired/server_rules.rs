@@ -116,7 +116,7 @@ pub fn of_adopting(class: &Class, admission: &AdoptedAdmission, mode: Mode) -> B
     if hosts.mode == mode {
         words.insert(key("routes"), String::new());
     }
-    let is_rule = |name: &String| !["namespace", "hosts"].iter().any(|told| *name == key(told));
+    let is_rule = |name: &String| !["namespace", "hosts", "host-annotations"].iter().any(|told| *name == key(told));
     if words.keys().any(is_rule) { words } else { BTreeMap::new() }
 }
 
@@ -197,6 +197,9 @@ fn words(
     if hosts.mode != Mode::Off {
         entries.push((key("namespace"), namespace.to_owned()));
         entries.push((key("hosts"), lines(&hosts.allow)));
+        if !server.host_annotations.is_empty() {
+            entries.push((key("host-annotations"), lines(&server.host_annotations)));
+        }
     }
     let fields = &server.host_fields;
     if hosts.mode == mode && !fields.is_empty() {

@@ -38,6 +38,19 @@ pub const PORT_SYSCTLS: [(&str, &str); 2] = [
     ("net.ipv4.ip_local_port_range", concat!("^", unprivileged_port!(), "[ \\t]+[0-9]+$")),
 ];
 
+/// Annotations that name hosts although their names do not end in `hostname`. Controllers read them from Services, pods
+/// and Gateways: kOps' dns-controller and external-dns for DNS, Gardener for DNS, cert-manager for certificates, and
+/// Emissary for routes.
+pub const HOST_ANNOTATIONS: [&str; 7] = [
+    "cert-manager.io/common-name",
+    "dns.alpha.kubernetes.io/external",
+    "dns.alpha.kubernetes.io/internal",
+    "dns.gardener.cloud/dnsnames",
+    "domainName",
+    "getambassador.io/config",
+    "zalando.org/dnsname",
+];
+
 /// The longest grace period in seconds that a pod of a tenant, or its deletion, may ask for, unless the class has
 /// another limit. A kubelet that has begun to end a pod waits for the whole grace period, even if a later deletion asks
 /// for a shorter one.
@@ -55,7 +68,8 @@ pub struct ServerRule {
 /// The rules of a class that the API server evaluates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerRules {
-    /// `admission.services`: types of Services (`NodePort`), and `externalIPs`.
+    /// `admission.services`: types of Services (`NodePort`), and `externalIPs`, which also stands for the addresses of
+    /// Gateways.
     pub services: ServerRule,
     /// `admission.scheduling`: `priority NAME`, `runtime NAME`, `scheduler NAME`, `toleration KEY`, `nodeName` and
     /// `schedulingGroup`. If the class has no list of a kind, the name is [`ANY`].
@@ -70,6 +84,9 @@ pub struct ServerRules {
     /// Fields with host names, in kinds other than Ingress and `HTTPRoute`. The mode of `admission.hosts` applies to
     /// them.
     pub host_fields: BTreeSet<HostField>,
+    /// Annotations that name hosts, in addition to [`HOST_ANNOTATIONS`]. The mode of `admission.services` applies to
+    /// them.
+    pub host_annotations: BTreeSet<String>,
     /// `admission.max_grace_period`: the longest grace period that a pod or its deletion may ask for, in seconds.
     pub longest_grace: i64,
 }
@@ -84,6 +101,7 @@ impl Default for ServerRules {
             ingress: ServerRule { mode: Some(Mode::Off), allow: any(&["ingress", "gateway"]) },
             storage: ServerRule { mode: Some(Mode::Off), allow: BTreeSet::new() },
             host_fields: BTreeSet::new(),
+            host_annotations: BTreeSet::new(),
             longest_grace: LONGEST_GRACE,
         }
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::super::ingress::is_own;
 use super::{JudgedKind, text};
 use crate::identity::name_in;
-use crate::rules::server::{HostField, Step};
+use crate::rules::server::{HOST_ANNOTATIONS, HostField, Step};
 
 /// Returns the patterns of the hosts of one namespace. `patterns` are those of its class, and `named` is the class's
 /// pattern for names of namespaces.
@@ -22,7 +22,7 @@ pub(super) fn is_of(field: &HostField, kind: JudgedKind<'_>) -> bool {
     field.group == kind.group && field.plural == kind.resource
 }
 
-/// Whether DNS controllers serve the hosts in annotations of this kind.
+/// Whether controllers serve the hosts in annotations of this kind.
 pub(super) fn is_served_by_annotation(kind: JudgedKind<'_>, fields: &BTreeSet<HostField>) -> bool {
     match (kind.group, kind.resource) {
         ("", "services" | "pods") | ("gateway.networking.k8s.io", "gateways" | "tcproutes" | "udproutes") => true,
@@ -30,14 +30,18 @@ pub(super) fn is_served_by_annotation(kind: JudgedKind<'_>, fields: &BTreeSet<Ho
     }
 }
 
-/// Returns the annotations whose name ends in `hostname` and that have a host of somebody else.
-pub(super) fn hostnames(own_hosts: &[String], object: &Value) -> Vec<String> {
+/// Returns the annotations that have a host of somebody else: those whose names end in the word `hostname`,
+/// [`HOST_ANNOTATIONS`], and those that the class adds.
+pub(super) fn hostnames(own_hosts: &[String], added: &BTreeSet<String>, annotations: &Value) -> Vec<String> {
     let names_hosts = |key: &str| {
-        let before = key.strip_suffix("hostnames").or_else(|| key.strip_suffix("hostname"));
+        let singular = key.strip_suffix('s').unwrap_or(key);
+        let before = singular.strip_suffix("hostname");
         before.is_some_and(|before| !before.ends_with(|last: char| last.is_ascii_lowercase()))
+            || singular.ends_with("Hostname")
+            || HOST_ANNOTATIONS.contains(&key)
+            || added.contains(key)
     };
-    let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
-    let of_hosts = annotations.filter(|(key, _)| names_hosts(key));
+    let of_hosts = annotations.as_object().into_iter().flatten().filter(|(key, _)| names_hosts(key));
     let foreign = of_hosts.filter(|(_, hosts)| !text(hosts).split(',').all(|host| is_own(own_hosts, host.trim())));
     foreign.map(|(key, _)| format!("annotation {key:?} has a host of somebody else")).collect()
 }
@@ -68,9 +72,11 @@ mod tests {
     #[test]
     fn hosts_in_annotations_and_further_kinds_are_found() {
         let (services, widgets) = (kind("", "services"), kind("example.org", "widgets"));
+        let gateways = kind("gateway.networking.k8s.io", "gateways");
         let of = |path: &str, kind: JudgedKind<'_>, object: &Value| {
             let field = HostField::parse("widgets.example.org", path).expect("the text names a field");
-            let server = ServerRules { host_fields: [field].into(), ..ServerRules::default() };
+            let host_annotations = ["example.org/serves".to_owned()].into();
+            let server = ServerRules { host_fields: [field].into(), host_annotations, ..ServerRules::default() };
             let hosts = HostRules { mode: Mode::Warn, allow: Vec::new(), annotations: Vec::new() };
             let own_hosts = own_hosts(&["{name}.example.org".to_owned()], "tool-{name}", "tool-foo");
             let (unchosen, fields) = (Mode::Enforce, &server.host_fields);
@@ -83,12 +89,21 @@ mod tests {
             ("external-dns.alpha.kubernetes.io/hostname", "foo.example.org,bar.example.org", 1),
             ("example.org/hostnames", "", 1),
             ("example.org/myhostname", "bar.example.org", 0),
+            ("example.org/myHostname", "bar.example.org", 1),
             ("example.org/note", "bar.example.org", 0),
+            ("example.org/serves", "bar.example.org", 1),
+            ("example.org/serves", "foo.example.org", 0),
+            ("dns.alpha.kubernetes.io/external", "foo.example.org, bar.example.org", 1),
+            ("dns.alpha.kubernetes.io/internal", "foo.example.org", 0),
+            ("zalando.org/dnsname", "bar.example.org", 1),
         ] {
-            let object = json!({"metadata": {"annotations": {key: value}}, "spec": {"hosts": ["foo.example.org"]}});
-            for kind in [services, widgets] {
+            let annotations = json!({key: value});
+            let object = json!({"metadata": {"annotations": annotations}, "spec": {"hosts": ["foo.example.org"]}});
+            let passed_on = json!({"spec": {"infrastructure": {"annotations": annotations}}});
+            for (kind, object) in [(services, &object), (widgets, &object), (gateways, &object), (gateways, &passed_on)]
+            {
                 let expected = [("services", Mode::Enforce)];
-                assert_eq!(of("spec.hosts[]", kind, &object), expected[..found], "{key} {value}");
+                assert_eq!(of("spec.hosts[]", kind, object), expected[..found], "{key} {value}");
             }
         }
         for (path, spec, found) in [

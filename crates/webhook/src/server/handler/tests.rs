@@ -12,6 +12,24 @@ fn review() -> Review<'static> {
 }
 
 #[test]
+fn headers_are_dropped_before_the_body_is_read() {
+    for (method, path, phase) in [
+        ("POST", "/mutate", Ok(Phase::Mutate)),
+        ("POST", "/validate", Ok(Phase::Validate)),
+        ("GET", "/validate", Err(405)),
+        ("POST", "/", Err(404)),
+    ] {
+        let mut request = Request::builder().method(method).uri(path).body(()).expect("the request is valid");
+        // An extension has the lifetime of the headers.
+        let kept = Arc::new(());
+        request.extensions_mut().insert(Arc::clone(&kept));
+        let (found, _, ()) = routed(request);
+        let found = found.map_err(|(status, _)| status.as_u16());
+        assert_eq!((found, Arc::strong_count(&kept)), (phase, 1), "{method} {path}");
+    }
+}
+
+#[test]
 fn values_inside_strings_are_not_counted() {
     for (body, count) in [(r#"[0,1,"a,b[",{"a\\":[],"\",{":{}}]"#, 9), ("[[[]]]", 4), ("7", 1), ("", 1), (r#""\"#, 1)] {
         assert_eq!(values(body.as_bytes()), count, "{body}");

@@ -2,7 +2,7 @@
 //! remedy.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -235,41 +235,56 @@ fn lines(findings: &[Finding], left_out: usize) -> String {
 #[must_use]
 pub(super) fn difference(path: &str, old: &Json<'_>, new: &Json<'_>) -> Vec<PatchOperation> {
     let mut operations = Vec::new();
-    compare(path, old, new, &mut operations);
+    compare(&mut path.to_owned(), old, new, &mut operations);
     operations
 }
 
-fn compare(path: &str, old: &Json<'_>, new: &Json<'_>, operations: &mut Vec<PatchOperation>) {
-    let operation = |op, path: String, value: &Json<'_>| PatchOperation { op, path, value: value.into() };
+/// Adds the operations for the values at `path`. Within the call, `path` grows and shrinks.
+fn compare(path: &mut String, old: &Json<'_>, new: &Json<'_>, operations: &mut Vec<PatchOperation>) {
+    let operation =
+        |op, path: &str, value: &Json<'_>| PatchOperation { op, path: path.to_owned(), value: value.into() };
+    let (before, length) = (operations.len(), path.len());
     match (old, new) {
         (Json::Object(fields), Json::Object(others)) => {
-            let before = operations.len();
             let mut fields = fields.iter().peekable();
             for (key, value) in others.iter() {
-                let path = || format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
+                path.push('/');
+                path.extend(key.chars().flat_map(escaped));
                 match fields.next_if(|(own, _)| *own == key) {
-                    Some((_, old)) if old == value => {}
-                    Some((_, old)) => compare(&path(), old, value, operations),
-                    None => operations.push(operation("add", path(), value)),
+                    Some((_, old)) => compare(path, old, value, operations),
+                    None => operations.push(operation("add", path, value)),
                 }
+                path.truncate(length);
             }
             // Both objects are sorted by key, so a field of `old` that is left over is missing in `new`.
             if fields.next().is_some() {
                 operations.truncate(before);
-                operations.push(operation("replace", path.to_owned(), new));
+                operations.push(operation("replace", path, new));
             }
         }
         (Json::List(old), Json::List(new)) if old.len() <= new.len() => {
-            for (index, (old, new)) in old.iter().zip(new).enumerate().filter(|(_, (old, new))| old != new) {
-                compare(&format!("{path}/{index}"), old, new, operations);
+            for (index, (old, new)) in old.iter().zip(new).enumerate() {
+                let _ = write!(path, "/{index}");
+                compare(path, old, new, operations);
+                path.truncate(length);
             }
             for value in &new[old.len()..] {
-                operations.push(operation("add", format!("{path}/-"), value));
+                operations.push(operation("add", &format!("{path}/-"), value));
             }
         }
         (old, new) if old == new => {}
-        (_, new) => operations.push(operation("replace", path.to_owned(), new)),
+        (_, new) => operations.push(operation("replace", path, new)),
     }
+}
+
+/// Returns a character of a key as it is written in a JSON pointer.
+fn escaped(character: char) -> impl Iterator<Item = char> {
+    let escape = match character {
+        '~' => Some('0'),
+        '/' => Some('1'),
+        _ => None,
+    };
+    std::iter::once(if escape.is_some() { '~' } else { character }).chain(escape)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! it. `volume` checks paths of the node, by the stricter of the rules `host` and `volumes`.
 
 use super::decision::{Decision, Finding, Rule};
-use super::json::{Malformed, at, object, quoted, switch, text};
+use super::json::{Malformed, at, field, object, quoted, switch, text};
 use super::pod::{Container, Pod};
 use super::tenant::Tenant;
 use super::value::{Json, Object};
@@ -77,13 +77,16 @@ pub(super) fn check(
 /// Returns each new or changed host that a probe or hook makes the kubelet contact, with the path of its action.
 fn asked<'a>(container: &Container<'a>) -> Result<Vec<(String, &'a str)>, Malformed> {
     let mut asked = Vec::new();
-    for (place, how) in ASKED.iter().flat_map(|place| ["httpGet", "tcpSocket"].map(|how| (place, how))) {
-        let keys = [place, &[how][..]].concat();
-        let Some(action) = at(container.value, &keys) else { continue };
-        let before = container.old.and_then(|old| at(old, &keys)).map_or(Ok(""), |old| text(old, "host"))?;
-        let host = text(action, "host")?;
-        if !host.is_empty() && host != before {
-            asked.push((keys.join("."), host));
+    for place in ASKED {
+        let Some(handler) = at(container.value, place) else { continue };
+        let old = container.old.and_then(|old| at(old, place));
+        for how in ["httpGet", "tcpSocket"] {
+            let Some(action) = field(handler, how) else { continue };
+            let before = old.and_then(|old| field(old, how)).map_or(Ok(""), |old| text(old, "host"))?;
+            let host = text(action, "host")?;
+            if !host.is_empty() && host != before {
+                asked.push((format!("{}.{how}", place.join(".")), host));
+            }
         }
     }
     Ok(asked)

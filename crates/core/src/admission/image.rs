@@ -65,21 +65,22 @@ pub(super) fn check(
     if tenant.rules.images.mode == Mode::Off {
         return Ok(());
     }
-    let mut found = |who: String, image: &str| {
+    let mut found = |who: &dyn Fn() -> String, image: &str| {
         if let Err((why, remedy)) = judged(image, tenant) {
-            let what = format!("{who} has the image {}", quoted(image));
+            let what = format!("{} has the image {}", who(), quoted(image));
             decision.found(tenant.rules.images.mode, Finding { rule: Rule::Images, what, why, remedy });
         }
     };
     for container in containers {
         let is_same = container.old.is_some_and(|old| field(old, "image") == field(container.value, "image"));
         if !is_same {
-            found(container.who(), text(container.value, "image")?);
+            found(&|| container.who(), text(container.value, "image")?);
         }
     }
     for volume in pod.changed_volumes()? {
         if let Some(image) = field(volume, "image") {
-            found(format!("volume {}", quoted(text(volume, "name")?)), text(image, "reference")?);
+            let name = text(volume, "name")?;
+            found(&|| format!("volume {}", quoted(name)), text(image, "reference")?);
         }
     }
     Ok(())

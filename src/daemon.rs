@@ -348,7 +348,9 @@ impl Loop {
             self.due.extend(others);
             return Ok(());
         }
-        self.inbox.was_cut &= trigger == Trigger::Order;
+        if trigger != Trigger::Order {
+            self.inbox.cuts = 0;
+        }
         if is_sliced {
             // The rest needs no second full read, and reads no source before its interval is over. If a change of a
             // source ended the slice, the next cycle reads that source and also carries out the rest.

@@ -22,10 +22,12 @@ const SOFT_STOP: Duration = Duration::from_mins(1);
 /// If no step of a cycle ends for this long, the cycle hangs. The deadline of every request is far shorter.
 const HANGS: Duration = Duration::from_mins(10);
 /// How long a change in a directory waits for the running cycle before it cuts the cycle short. Most cycles end within
-/// this time. `Inbox::was_cut` lets cycles finish while many changes arrive.
+/// this time. Each cycle in a row that was cut doubles the time.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long a person at a login waits before the running cycle is cut short. It is longer, because every local user can
-/// ask.
+/// The most cycles in a row that changes cut short. The next one runs to its end, because changes may never stop.
+const MOST_CUTS: u32 = 4;
+/// How long a person at a login waits before the running cycle is cut short, unless the cycle before was cut. This is
+/// longer, because every local user can ask.
 const PATIENCE_OF_PEOPLE: Duration = Duration::from_secs(1);
 /// The number of requests that may wait for the end of a cycle. Users without the right to read may have only half as
 /// many connections open, so their requests reach this limit only if callers have gone away.
@@ -101,9 +103,8 @@ pub(super) struct Inbox {
     requests: mpsc::Receiver<Request>,
     /// Events that came during a cycle and wait for its end.
     waiting: VecDeque<Event>,
-    /// Whether a cycle was cut short for a change or a login, and no cycle has finished since. If so, only an order
-    /// cuts another cycle short, because there may be changes and logins without end.
-    pub(super) was_cut: bool,
+    /// The number of cycles that changes or logins cut short since a cycle last finished.
+    pub(super) cuts: u32,
     pulse: Interval,
 }
 
@@ -111,7 +112,7 @@ impl Inbox {
     pub(super) fn new(events: mpsc::Receiver<Event>, requests: mpsc::Receiver<Request>) -> Self {
         let mut pulse = tokio::time::interval(sd_notify::watchdog_enabled().map_or(LOOK, |every| every / 2));
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { events, requests, waiting: VecDeque::new(), was_cut: false, pulse }
+        Self { events, requests, waiting: VecDeque::new(), cuts: 0, pulse }
     }
 
     /// Returns the number of events that wait.
@@ -162,7 +163,7 @@ impl Inbox {
             under_way;
         tokio::pin!(work);
         let (mut deadline, mut patience) = (None, None);
-        let may_be_cut = !self.was_cut;
+        let cuts = self.cuts;
         let mut alive = Alive { steps: progress.steps(), since: now() };
         loop {
             tokio::select! {
@@ -188,11 +189,11 @@ impl Inbox {
                             _ => {}
                         }
                         let most = match event {
-                            Event::Change => Some(PATIENCE),
-                            Event::Asked(Request::Ensure(..)) => Some(PATIENCE_OF_PEOPLE),
+                            Event::Change if cuts < MOST_CUTS => Some(PATIENCE * 2_u32.pow(cuts)),
+                            Event::Asked(Request::Ensure(..)) if cuts == 0 => Some(PATIENCE_OF_PEOPLE),
                             _ => None,
                         };
-                        if let Some(until) = most.filter(|_| may_be_cut).map(|most| now() + most) {
+                        if let Some(until) = most.map(|most| now() + most) {
                             patience = Some(patience.map_or(until, |known| until.min(known)));
                         }
                         self.defer(event);
@@ -205,7 +206,7 @@ impl Inbox {
                 },
                 () = at(patience) => {
                     interrupt.cancel();
-                    self.was_cut = true;
+                    self.cuts = cuts + 1;
                     patience = None;
                 }
                 () = at(deadline) => {
@@ -306,5 +307,32 @@ mod tests {
         inbox.defer(Event::Asked(Request::Orders("root".to_owned(), Vec::new(), reply)));
         inbox.defer(Event::Tick);
         assert_eq!(inbox.waiting.len(), WAITING_REQUESTS + 2, "orders and the schedule are always kept");
+    }
+
+    /// A cycle that ends only when it is cut short.
+    fn endless() -> UnderWay {
+        UnderWay {
+            status: LazyLock::new(Box::new(|| panic!("nobody asks for the status"))),
+            reading: ReadProgress::default(),
+            exposition: LazyLock::new(Box::new(String::new)),
+            health: String::new(),
+            work: Work::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn frequent_changes_cut_four_cycles_in_a_row_and_each_later_than_the_one_before() {
+        let ((events, on_events), requests) = (mpsc::channel(1), mpsc::channel(1));
+        let mut inbox = Inbox::new(on_events, requests.1);
+        for cuts in [0, 1, MOST_CUTS] {
+            inbox.cuts = cuts;
+            let (cycle, began) = (endless(), now());
+            events.send(Event::Change).await.expect("the inbox exists");
+            let end = tokio::time::timeout(PATIENCE * 5, cycle.work.interrupt.cancelled());
+            let is_cut = inbox.during(&cycle, end).await.is_ok();
+            assert_eq!((is_cut, inbox.cuts - cuts), (cuts < MOST_CUTS, u32::from(cuts < MOST_CUTS)), "{cuts}");
+            assert!(began.elapsed() >= PATIENCE * (cuts + 1), "{cuts}");
+            assert!(cycle.work.hurry.is_cancelled(), "{cuts}");
+        }
     }
 }

@@ -152,8 +152,8 @@ fn a_start_without_an_approver_revokes_at_once_and_renews_the_daemons_certificat
     assert!(["foo", "bar"].iter().all(|tool| world.works(&world.home(tool).join(".kube/config"))));
     assert!(!world.works(&stolen));
 
-    // With an approver, the daemon lost the right to approve and no other, and used none but the rights that are left. A
-    // test in `quiet` shows that the daemon uses each of these.
+    // The daemon lost the right to approve and no other, and used only the rights that are left. A test in `quiet` shows
+    // that the daemon uses each of these.
     let of_requests = |resource: &str, verb: &str| -> Right {
         ("certificates.k8s.io".to_owned(), resource.to_owned(), verb.to_owned())
     };

@@ -65,8 +65,8 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
             metadata()
         ),
         rule(
-            "the daemon may not change the owners of an object, because Kubernetes deletes an object whose owner does not \
-             exist; a webhook that adds some must exclude the daemon",
+            "the daemon may not change the owners of an object, because Kubernetes deletes an object if its owner does \
+             not exist; a webhook that adds some must exclude the daemon",
             format!("!variables.writes || {}", unchanged("ownerReferences"))
         ),
         rule(
@@ -172,8 +172,8 @@ fn places() -> String {
     )
 }
 
-/// A mark that is not a number was not written by the daemon, so the daemon may replace it. Nobody can raise an immutable
-/// mark.
+/// A mark that is not a number was not written by the daemon, so the daemon may replace it. An immutable mark could
+/// not rise any more.
 fn mark() -> String {
     let generation = |object: &str| format!("string({object}.?data.?{HIGHEST}.orValue(''))");
     let is_number = |object: &str| format!("{}.matches('^[0-9]{{1,18}}$')", generation(object));

@@ -981,8 +981,8 @@ fn seal(site: &Site, generation: u64, state: TenantState) {
     site.must("apply", &object);
 }
 
-/// Sends the requests that neither RBAC nor the policy can refuse, because they are tasks of the daemon. The threat model
-/// names each of them.
+/// Sends the requests that neither RBAC nor the policy can refuse, because they are tasks of the daemon. The threat
+/// model names each of them.
 fn these_cannot_be_refused(attacked: &Attacked) {
     let site = &attacked.site;
     let can =

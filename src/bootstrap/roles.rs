@@ -180,7 +180,7 @@ fn webhook_configurations() -> Vec<Value> {
 }
 
 /// The daemon's rights in namespace `bursar`: it reads which ledger owns the cluster, writes the mark, and maintains
-/// the webhook. It may write the Secret with the webhook's certificate, but not read it.
+/// the webhook. It may write the Secret with the webhook's certificate, and so sees it only in the answer to a write.
 #[must_use]
 pub fn daemon_in_namespace(ledger_id: &str) -> [Value; 2] {
     const APPLIED: &[&str] = &["create", "patch"];

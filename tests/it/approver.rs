@@ -1,5 +1,6 @@
 //! An approver that is away for long, that starts after the daemon, or that sees requests change.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use crate::approver_site::{install, is_ready, start, start_at};
-use crate::quiet::own_servers;
+use crate::quiet::{Right, asked, granted, own_servers, right};
 use crate::rollback::{again, command_line};
 use crate::world::{World, all_is_well, stderr, target};
 
@@ -116,7 +117,9 @@ fn a_start_without_an_approver_revokes_at_once_and_renews_the_daemons_certificat
     let before = own_certificate(&mut world).expect("the daemon has a certificate");
     let stolen = world.steal("bar");
     world.stop();
+    let before = granted(&world);
     install(&world);
+    let (mark, left) = (world.servers.cluster.audit_mark(), granted(&world));
 
     // The certificates of the daemon and of the tools are due for renewal, but no approver runs yet.
     world.clock = in_24_days;
@@ -141,6 +144,22 @@ fn a_start_without_an_approver_revokes_at_once_and_renews_the_daemons_certificat
     });
     assert!(["foo", "bar"].iter().all(|tool| world.works(&world.kubeconfig(tool))));
     assert!(!world.works(&stolen));
+
+    // The daemon lost the right to approve and no other, and used only the rights that are left. A test in `quiet` shows
+    // that the daemon uses each of these.
+    let of_requests = |resource: &str, verb: &str| -> Right {
+        ("certificates.k8s.io".to_owned(), resource.to_owned(), verb.to_owned())
+    };
+    let lost: BTreeSet<Right> = before.symmetric_difference(&left).cloned().collect();
+    let approval = [of_requests("certificatesigningrequests/approval", "patch"), of_requests("signers", "approve")];
+    assert_eq!(lost, BTreeSet::from(approval));
+    let requests = asked(&world, mark);
+    // Kubernetes' own Role lets the daemon read the client authorities.
+    let others = requests.iter().filter(|request| !request.uri.contains("/namespaces/kube-system/"));
+    let used: BTreeSet<Right> = others.filter_map(right).collect();
+    let beyond: Vec<&Right> = used.difference(&left).collect();
+    assert!(beyond.is_empty(), "used but not granted: {beyond:#?}");
+    assert!(used.contains(&of_requests("certificatesigningrequests", "create")), "{used:#?}");
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use bursar::bootstrap::approver::{self, ApproverLocation, ApproverRequest};
+use bursar::bootstrap::AccessError;
+use bursar::bootstrap::approver::{self, ApproverLocation, ApproverReport, ApproverRequest};
 use bursar::contract::Sealer;
 use bursar::identity::ClusterName;
 use bursar::store::ReadStore;
@@ -19,6 +20,17 @@ use crate::world::{World, runtime};
 /// nothing.
 pub fn install(world: &World) -> PathBuf {
     let folder = world.folder.join("approver");
+    as_administrator(world, async |request| {
+        approver::install(request, ApproverLocation::Outside { folder: &folder }).await
+    });
+    folder
+}
+
+/// Installs or removes the approver with the rights of the cluster's administrator.
+pub fn as_administrator(
+    world: &World,
+    act: impl AsyncFnOnce(ApproverRequest<'_>) -> Result<ApproverReport, AccessError>,
+) {
     let settings = world.settings();
     let seed = fs::read(world.state_dir().join("seal.key")).expect("the daemon has made its seal key");
     runtime().block_on(async {
@@ -33,11 +45,8 @@ pub fn install(world: &World) -> PathBuf {
             public_key: Sealer::from_seed(&seed).expect("the seal key is valid").public_key(),
             administrators: None,
         };
-        approver::install(request, ApproverLocation::Outside { folder: &folder })
-            .await
-            .expect("the administrator may install the approver");
+        act(request).await.expect("the administrator may do this");
     });
-    folder
 }
 
 /// Whether the approver with this port for probes is ready.

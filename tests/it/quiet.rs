@@ -156,7 +156,7 @@ fn a_cycle_with_nothing_to_do_sends_no_request_and_writes_only_its_own_row() {
 
 /// API group, resource with subresource, verb. Resources in Bursar's own namespaces begin with `bursar/` or
 /// `bursar-selftest/`.
-type Right = (String, String, String);
+pub type Right = (String, String, String);
 
 /// Rights that are granted and needed, but that an audit log does not show.
 const UNSEEN: &[(&str, &[&str], &str, &str)] = &[
@@ -198,7 +198,7 @@ fn unseen() -> BTreeSet<Right> {
 }
 
 /// Returns the daemon's rights as the cluster has them: its ClusterRole, and its Roles in Bursar's own namespaces.
-fn granted(world: &World) -> BTreeSet<Right> {
+pub fn granted(world: &World) -> BTreeSet<Right> {
     let read = |arguments: &[&str]| -> Value {
         serde_json::from_str(&world.kubectl(&[arguments, &["-o", "json"]].concat())).expect("the text is JSON")
     };
@@ -230,7 +230,7 @@ fn granted(world: &World) -> BTreeSet<Right> {
 
 /// Returns the right that a request needs; `None` if it names no resource, or only asks who its sender is and what the
 /// sender may do, which everybody may ask.
-fn right(request: &Request) -> Option<Right> {
+pub fn right(request: &Request) -> Option<Right> {
     let path = request.uri.split('?').next()?;
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     let (group, rest) = match parts.as_slice() {

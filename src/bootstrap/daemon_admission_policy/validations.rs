@@ -60,9 +60,24 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
             format!("!(variables.isNamespace && variables.new) || {}", is_tenants("variables.name", needs))
         ),
         rule(
-            "the daemon may change only its own labels and annotations of a namespace, and neither owners nor finalizers, \
-             because other programs rely on the rest; a webhook that adds some must exclude the daemon",
+            "the daemon may change only its own labels and annotations of a namespace, and no finalizers, because other \
+             programs rely on the rest; a webhook that adds some must exclude the daemon",
             metadata()
+        ),
+        rule(
+            "the daemon may not change the owners of an object, because Kubernetes deletes an object if its owner does \
+             not exist; a webhook that adds some must exclude the daemon",
+            format!("!variables.writes || {}", unchanged("ownerReferences"))
+        ),
+        rule(
+            "the daemon may not change the finalizers of bindings, of webhook configurations and of objects in its own \
+             namespaces, because these would stay in force after their deletion",
+            format!(
+                "!variables.writes || !(variables.isBinding || variables.isClusterBinding || variables.isHooks || \
+                 variables.place in {}) || {}",
+                texts(OWN_NAMESPACES),
+                unchanged("finalizers")
+            )
         ),
         rule(
             "the daemon may write only in tenants' namespaces (label bursar.dev/class); in adopted namespaces it may write \
@@ -75,7 +90,7 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
              in namespaces of suspended tenants service account default and Secrets with tokens",
             deletions(needs)
         ),
-        rule("the mark of the generations in use may only rise, and may not be deleted", mark()),
+        rule("the mark of the generations in use may only rise, and may be neither deleted nor made immutable", mark()),
         rule(
             "the daemon may bind only roles of the configuration, with its label, and only to holders of its credentials \
              and to service account default",
@@ -157,12 +172,14 @@ fn places() -> String {
     )
 }
 
-/// A mark that is not a number was not written by the daemon, so the daemon may replace it.
+/// A mark that is not a number was not written by the daemon, so the daemon may replace it. An immutable mark could
+/// not rise any more.
 fn mark() -> String {
     let generation = |object: &str| format!("string({object}.?data.?{HIGHEST}.orValue(''))");
     let is_number = |object: &str| format!("{}.matches('^[0-9]{{1,18}}$')", generation(object));
     format!(
-        "!variables.isMark || (variables.writes && {} && (variables.new || !{} || int({}) >= int({})))",
+        "!variables.isMark || (variables.writes && !object.?immutable.orValue(false) && {} && \
+         (variables.new || !{} || int({}) >= int({})))",
         is_number("object"),
         is_number("oldObject"),
         generation("object"),
@@ -174,8 +191,7 @@ fn mark() -> String {
 fn pods() -> String {
     let annotations = |object: &str| format!("{object}.metadata.?annotations.orValue({{}})");
     let (new, old, ends) = (annotations("object"), annotations("oldObject"), text(ENDS_AT));
-    let same = ["labels", "ownerReferences", "finalizers"]
-        .map(|field| format!("object.metadata.?{field} == oldObject.metadata.?{field}"));
+    let same = ["labels", "finalizers"].map(|field| format!("object.metadata.?{field} == oldObject.metadata.?{field}"));
     format!(
         "!(variables.isPod && variables.writes && variables.old) || (object.spec == oldObject.spec && {} && \
          {new}.all(k, k == {ends} || {old}[?k].orValue('') == {new}[k]) && {old}.all(k, k == {ends} || k in {new}))",
@@ -328,15 +344,21 @@ fn metadata() -> String {
         "k.startsWith('{PREFIX}') || k.startsWith('{POD_SECURITY}') || k == '{MANAGED_BY}' || \
          (variables.new && k == '{NAME_LABEL}')"
     );
-    let [owners, finalizers] = ["ownerReferences", "finalizers"].map(|field| {
-        let count = format!("object.metadata.?{field}.orValue([]).size() == 0");
-        format!("(variables.new ? {count} : object.metadata.?{field} == oldObject.metadata.?{field})")
-    });
     format!(
-        "!variables.isNamespace || !variables.writes || ({} && {} && {owners} && {finalizers} && \
+        "!variables.isNamespace || !variables.writes || ({} && {} && {} && \
          (!variables.new || object.?spec.?finalizers.orValue([]).all(f, f == 'kubernetes')))",
         same("labels", &labels),
         same("annotations", &format!("k.startsWith('{PREFIX}')")),
+        unchanged("finalizers"),
+    )
+}
+
+/// CEL that is true if the written object has the same values in this list of its metadata as before, or none if it is
+/// new.
+fn unchanged(field: &str) -> String {
+    format!(
+        "(variables.new ? object.?metadata.?{field}.orValue([]).size() == 0 : \
+         object.?metadata.?{field} == oldObject.?metadata.?{field})"
     )
 }
 

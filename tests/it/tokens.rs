@@ -318,7 +318,7 @@ fn the_kubeconfigs_of_all_hosts_are_restored_even_if_one_has_no_copy() {
     world.stop();
     let said = bursar(&world, "home restore tool foo --reason lost --ticket T-7", 0);
     line(&said, "ce1", "no part of a replaced file is kept");
-    line(&said, "ce2", "the user's part is restored; Bursar's entries follow");
+    line(&said, "ce2", "the user's part is restored; Bursar adds its entries");
     assert_eq!(fs::read_to_string(second.join("config")).expect("the file is readable"), own);
     let history = bursar(&world, "--json history --last 1", 0);
     for part in ["kubeconfig restored", "T-7", "lost", "/ce2/"] {

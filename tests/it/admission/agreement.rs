@@ -142,23 +142,25 @@ fn webhook_and_backstop_agree_on_random_pods() {
     ];
     site.cluster.run(&no_backstop, "");
     let one = |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "namespace": "level-level"}, "spec": spec});
-    let wrong = one(json!({
-        "securityContext": {"runAsUser": 1}, "containers": [{"name": "c", "image": "registry.example.org/i"}],
-    }));
-    let refuses = |by: &'static str| {
+    let with = |context: Value| {
+        one(json!({"containers": [{"name": "c", "image": "registry.example.org/i", "securityContext": context}]}))
+    };
+    let refuses = |by: &'static str, context: Value| {
+        let wrong = with(context);
         wait_for(by, DEADLINE, || {
             let refused = asked(&site, std::slice::from_ref(&wrong)).remove(0).err()?;
             refused.contains(by).then_some(())
         });
     };
-    refuses("pods.bursar.dev");
+    refuses("pods.bursar.dev", json!({"runAsUser": 1}));
     let by_webhook = asked(&site, &pods);
 
     site.install();
     site.uninstall(&[]);
-    refuses("bursar-uid");
-    // The mutating policies take effect separately, and possibly later than the validating ones.
-    let plain = one(json!({"containers": [{"name": "c", "image": "registry.example.org/i"}]}));
+    // Each policy takes effect separately.
+    refuses("bursar-uid", json!({"runAsUser": 1}));
+    refuses("bursar-escalation", json!({"capabilities": {"add": ["CHOWN"]}}));
+    let plain = with(json!({}));
     wait_for("a pod is filled in", DEADLINE, || asked(&site, std::slice::from_ref(&plain)).remove(0).ok());
     let by_backstop = asked(&site, &pods);
     for ((pod, webhook), backstop) in pods.iter().zip(&by_webhook).zip(&by_backstop) {

@@ -154,8 +154,8 @@ impl Memory<'_> {
             .filter(|(_, account)| attribute.had(account));
         match attribute {
             Attribute::Home => {
-                // The ledger does not know which homes the directory showed and which were made by default. Therefore
-                // this uses the former count of shown homes, limited to the accounts in the read.
+                // The ledger does not know which homes the directory showed, and which were made from the configured
+                // prefix. Therefore this uses the former count of shown homes, limited to the accounts in the read.
                 let shown = self.ledger.homes_shown.get(&(read.source.clone(), kind)).copied().unwrap_or_default();
                 Count { before: shown.min(present), now: count_homes(read, kind) }
             }

@@ -1,7 +1,8 @@
 //! Determines the uids and gids of a source: from attributes, or from SIDs.
 //!
-//! Attributes and SIDs are mixed only if the configuration says so. Otherwise a person whose `uidNumber` is removed
-//! would get another uid, and a number that was assigned by hand could equal one that comes from a SID.
+//! Attributes and SIDs are mixed only if the configuration says so. If they were always mixed, a person whose
+//! `uidNumber` is removed would get another uid, and a number that was assigned by hand could equal one that comes from
+//! a SID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;

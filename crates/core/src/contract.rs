@@ -76,8 +76,8 @@ pub const STATE: &str = "bursar.dev/state";
 pub const NAMESPACE_HINT: &str = "bursar.dev/namespace";
 const SEAL: &str = "bursar.dev/seal";
 
-/// The beginning of the signed bytes. It keeps a seal from being mistaken for another signature by the same key, or for
-/// a seal with another layout.
+/// The beginning of the signed bytes. With it, no other signature by the same key, and no seal with another layout, can
+/// pass for a seal.
 const DOMAIN: &str = "bursar-seal-v1";
 
 /// The content of a sealed namespace.

@@ -138,10 +138,11 @@ impl Numbers {
         Some(match (self.told?, self.by) {
             (Ids::Auto, By::Sid) if *numbered > 0 => format!(
                 "uids from SIDs, as the first complete read decided, though {numbered} of {accounts} accounts have a {uid} \
-                 now (set ids = \"sid\", or \"mixed\")"
+                 now; to make the choice explicit, set ids = \"sid\" or \"mixed\""
             ),
             (Ids::Auto, By::Attributes) if *numbered == 0 && decided.is_some() => format!(
-                "uids from attributes, as the first complete read decided, though no account has a {uid} now (set ids)"
+                "uids from attributes, as the first complete read decided, though no account has a {uid} now; to make \
+                 the choice explicit, set ids"
             ),
             (Ids::Auto, By::Sid) => format!("uids from SIDs, because no account has a {uid} (ids = \"auto\")"),
             (Ids::Auto, By::Unknown) => {

@@ -153,9 +153,9 @@ impl Memory<'_> {
         if groups.len() > 1 && people.len() > 1 { groups } else { Vec::new() }
     }
 
-    /// Keeps the members whose leaving is doubted, in a complete read. A leaving is doubted for two reasons. Several
-    /// groups became empty in the same read. Or a member's entry may have been renamed after it was read, so that a
-    /// group names the member by the new DN. `elsewhere` are people of other domains whose entry may have been renamed.
+    /// Keeps the members whose leaving is doubted, in a complete read. There are two reasons for such a doubt: several
+    /// groups became empty in the same read, or the member's entry may have been renamed after it was read, so that the
+    /// group names the member by a new DN. `elsewhere` are people of other domains whose entry may have been renamed.
     pub(super) fn doubt_leavings(&mut self, read: &SourceRead, named: &mut Named, elsewhere: BTreeSet<AccountId>) {
         let mut emptied = BTreeSet::new();
         for holder in self.emptied(read) {

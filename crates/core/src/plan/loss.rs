@@ -301,7 +301,8 @@ impl Loss<'_, '_> {
         }
         let Some(there) = self.world.inventory.clusters.get(&key.cluster)?.objects.get(key) else {
             // The binding lost its label: it still applies, but Bursar cannot change it. If a subject has to leave the
-            // binding, it is deleted as planned. In a foreign namespace, the binding is gone with the namespace.
+            // binding, the binding is deleted as planned. In a foreign namespace, the binding is gone with the
+            // namespace.
             return (kept == *before && of_others(self.plan, key).is_none()).then_some(Kept::AsItIs);
         };
         if kept == *before && there.digest == record.observed && there.uid == record.uid {

@@ -164,7 +164,8 @@ impl Memory<'_> {
                 Count { before: count.before + lost as u64, ..count }
             }
             Attribute::SshKeys => {
-                // A rejected entry can take keys away, so a rule that also makes the entries invalid hides the keys.
+                // Rejected entries count too. They can take keys away, and an access rule that hides keys may also make
+                // entries invalid.
                 for held in rejected.filter_map(|(entry, _)| read.held.get(&entry.dn)) {
                     count.before += 1;
                     count.now += u64::from(!held.ssh_keys.is_empty());

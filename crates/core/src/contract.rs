@@ -76,7 +76,8 @@ pub const STATE: &str = "bursar.dev/state";
 pub const NAMESPACE_HINT: &str = "bursar.dev/namespace";
 const SEAL: &str = "bursar.dev/seal";
 
-/// Separates seals from the key's other signatures, and each version of the layout from the next.
+/// The beginning of the signed bytes. With it, no other signature by the same key, and no seal with another layout, can
+/// pass for a seal.
 const DOMAIN: &str = "bursar-seal-v1";
 
 /// The content of a sealed namespace.
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_cannot_be_changed_without_the_seal() {
+    fn an_edited_list_of_exceptions_proves_no_identity() {
         let mut runner = proptest::test_runner::TestRunner::deterministic();
         let identity = identity().new_tree(&mut runner).expect("the strategy filters nothing").current();
         for exceptions in [BTreeSet::new(), BTreeSet::from([ExceptedRule::Images])] {

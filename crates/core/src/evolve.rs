@@ -99,8 +99,8 @@ pub struct Followed {
     pub refusals: Vec<Refusal>,
 }
 
-/// Plans the realm. The plan depends only on rows of the ledger that are written before the first step in a cluster. So
-/// a preview passes [`Evolved::after`], and a cycle passes the store's ledger after the execution.
+/// Plans the realm. This plan depends only on rows of the ledger that are written before the first step in any cluster.
+/// So a preview passes [`Evolved::after`], and a cycle passes the store's ledger after the execution.
 #[must_use]
 pub fn follow(
     ledger: &LedgerState,

@@ -124,8 +124,9 @@ fn names_taken(reads: &[SourceRead], same: &Same<'_>, owners: &Owners<'_>) -> Lo
     losers
 }
 
-/// Returns the entries whose name is claimed by an entry that was rejected before and may still exist: its source was
-/// not read, or not completely. As in [`names_taken`], a rejected person claims the name only within its own source.
+/// Returns the entries whose name is claimed by an entry that was rejected before and may still exist, because its
+/// source was not read, or not completely. As in [`names_taken`], a rejected person claims the name only within its own
+/// source.
 fn names_kept(
     reads: &[SourceRead],
     unasked: &BTreeSet<String>,

@@ -163,7 +163,8 @@ pub struct Lookahead {
 }
 
 impl Lookahead {
-    /// Starts at the time of `inputs`. Changes that are due at once are in the plan, so the preview leaves them out.
+    /// Starts at the time of `inputs`. Changes that are due at once are in the plan of the next cycle, so the preview
+    /// leaves them out.
     #[must_use]
     pub fn new(inputs: Inputs<'_>, at: Timestamp) -> Self {
         let heard = inputs.heard.map(|heard| {
@@ -192,7 +193,8 @@ impl Lookahead {
         new
     }
 
-    /// Advances to the next time at which something is due. Returns `false` if the end was reached before.
+    /// Advances to the next time at which something is due. Returns `false` if the end of the preview was reached in an
+    /// earlier step.
     pub fn step(&mut self, inputs: Inputs<'_>) -> bool {
         let end = self.outlook.at;
         if self.now >= end {
@@ -212,7 +214,7 @@ impl Lookahead {
     /// Returns the result.
     #[must_use]
     pub fn into_outlook(mut self) -> Outlook {
-        // If the work was cut short, the outlook ends earlier than it was asked for.
+        // If the caller stopped early, the outlook ends at the last step.
         self.outlook.at = self.outlook.at.min(self.now);
         self.outlook
     }
@@ -258,7 +260,7 @@ fn follows(plan: &AccountPlan) -> Option<&'static str> {
         Some(Transition::Suspend(_)) => Some("suspend"),
         Some(Transition::Archive) => Some("archive"),
         Some(Transition::Delete { .. }) => Some("delete its namespaces"),
-        Some(Transition::Gone) => Some("note the deletion"),
+        Some(Transition::Gone) => Some("record the deletion"),
         None => plan.steps().any(|action| matches!(action, Action::Archive { .. })).then_some("archive"),
     }
 }

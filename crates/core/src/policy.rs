@@ -36,9 +36,10 @@ pub use self::workspace::{FromWorkspaces, UidRange, Workspace};
 /// The daemon's name in the API server, which is the common name of its certificate.
 pub const DAEMON_USER: &str = "bursar:daemon";
 
-/// Returns the group that the daemon's rights are bound to. It belongs to the ledger: if another ledger becomes the
-/// owner of a cluster, another group is bound, and every copy of the former owner's certificate loses its rights at
-/// that moment. Nothing is ever bound to [`DAEMON_USER`], which certificates of every ledger name.
+/// Returns the group that the daemon's rights are bound to. The name of the group contains the id of the ledger. If
+/// another ledger becomes the owner of a cluster, another group is bound, and every copy of the former owner's
+/// certificate loses its rights at that moment. Nothing is ever bound to [`DAEMON_USER`], which certificates of every
+/// ledger name.
 #[must_use]
 pub fn daemon_group(ledger_id: &str) -> String {
     format!("{DAEMON_USER}#{ledger_id}")

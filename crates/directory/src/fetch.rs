@@ -72,9 +72,9 @@ pub async fn fetch(sources: &[SourceConfig], pass: &Pass, policy: &Policy, now: 
     merge::merge(reads, BTreeSet::new(), policy, &LedgerState::default())
 }
 
-/// Like [`fetch`], with two differences. A server that is behind the state that the ledger knows of it is not used. The
-/// reads are not merged yet, because the merge needs the ledger (who already has a name), and the ledger may change
-/// until the last source has answered.
+/// Like [`fetch`], with two differences. A server that is behind the state in the ledger is not used. The reads are not
+/// merged yet, because the merge depends on the ledger (for example, on the account that has a name already), and the
+/// ledger may change until the last source has answered.
 ///
 /// # Panics
 ///
@@ -104,9 +104,9 @@ pub(crate) fn servers(source: &SourceConfig, pass: &Pass, known: &Known) -> Serv
     }
 }
 
-/// Runs `asking` on its own thread and counts its pages in `counters`. A connection hands every entry to its reader, and
-/// waking another thread for each entry takes longer than reading it. Nothing else in the daemon waits while many
-/// entries are checked. If the future is dropped, `asking` ends.
+/// Runs `asking` on its own thread and counts its pages in `counters`. A connection hands every entry to its reader,
+/// and waking another thread for each entry takes longer than reading it. On a thread of its own, the check of many
+/// entries also delays nothing else in the daemon. If the future is dropped, `asking` ends.
 pub(crate) async fn apart<T, A>(counters: Counters, asking: A) -> T
 where
     T: Send + 'static,

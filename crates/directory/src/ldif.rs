@@ -128,7 +128,7 @@ async fn files(path: &Path) -> Result<Vec<PathBuf>, LdifError> {
     if files.is_empty() { Err(LdifError::EmptyFolder { path: path.to_path_buf() }) } else { Ok(files) }
 }
 
-/// What shows that a file was written or replaced.
+/// The properties of a file that change if it is written or replaced.
 #[derive(Debug, PartialEq)]
 struct Version {
     length: u64,

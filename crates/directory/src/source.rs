@@ -1,6 +1,6 @@
 //! The configuration of a source as plain values: where it is, how it is reached, which of its trees are read, and how
-//! its attributes are named. `settings.rs` builds them from a [`Preset`] and the settings that differ from it. Nothing
-//! here connects to a server or reads a file.
+//! its attributes are named. `settings.rs` builds these values from a [`Preset`] and from the settings of the source.
+//! Nothing here connects to a server or reads a file.
 
 use std::fmt;
 use std::net::SocketAddr;

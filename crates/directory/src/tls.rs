@@ -1,5 +1,5 @@
-//! The TLS configuration of directory clients: the issuers that they trust (the configured issuers, or the system's if
-//! none is configured), and their own certificate, if one is configured.
+//! The TLS configuration of directory clients: the issuers that they trust, and their own certificate, if one is
+//! configured. If no issuers are configured, clients trust those of the system.
 
 use std::sync::Arc;
 

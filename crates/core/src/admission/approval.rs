@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_confinement_matches_the_daemons_group_too() {
+    fn the_rule_applies_to_members_of_the_daemons_group_too() {
         let rules = Rules::parse(
             br#"{"version": 1, "cluster": "prod", "daemon": "bursar:daemon", "exempt": [], "classes": {}}"#,
         );

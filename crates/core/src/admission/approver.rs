@@ -148,8 +148,8 @@ fn own(rules: &ApproverRules, requested: &Requested, seconds: u64) -> Result<Jud
     Ok(Judgement::Approve)
 }
 
-/// The group of the account's kind, the generation and the id in a tenant's subject. A subject with any other group is
-/// denied.
+/// The parts of a tenant's subject: the group of the account's kind, the generation, and the id. A subject with any
+/// other group is denied.
 struct Groups {
     kind_group: String,
     generation: u64,
@@ -164,7 +164,7 @@ fn tenants_groups(requested: &Requested) -> Result<Groups, String> {
     let ([generation], [kind_group]) = (generations.as_slice(), others.as_slice()) else {
         let groups: Vec<String> = requested.organizations.iter().map(|group| quoted(group)).collect();
         return Err(format!(
-            "{} must be in its kind's group and in one group of a generation; the groups of the request are [{}]",
+            "{} must be in the group of its kind and in the group of one generation; the groups of the request are [{}]",
             quoted(name),
             groups.join(", ")
         ));

@@ -49,7 +49,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Declares the rules together with their list and their names, so that no list can lack one.
+/// Declares the enum of rules, the list of all rules and their names in one place, so that the list cannot lack a rule.
 macro_rules! rules {
     ($($(#[$doc:meta])+ $rule:ident = $name:literal,)+) => {
         /// A rule that an object can break. The first eight have a mode in each class (`Annotations` has the mode of
@@ -219,8 +219,8 @@ impl Decision {
     }
 }
 
-/// Returns one line for each of the first [`MOST`] findings, and a last line with the number of the others, which
-/// includes the `left_out` findings that were dropped before.
+/// Returns one line for each of the first [`MOST`] findings, and a last line with the number of the others. The
+/// `left_out` findings, which were dropped before, are included in that number.
 fn lines(findings: &[Finding], left_out: usize) -> String {
     let mut lines: Vec<String> = findings.iter().take(MOST).map(Finding::to_string).collect();
     let more = findings.len().saturating_sub(MOST) + left_out;

@@ -86,12 +86,13 @@ pub const TOKENS: &str = "bursar-tokens";
 #[derive(Debug, Clone, Copy)]
 pub struct NamespaceRules<'r> {
     pub server: &'r ServerRules,
-    /// The mode of rules for which no administrator chose one.
+    /// The mode of each rule for which no administrator chose a mode.
     pub unchosen: Mode,
     pub hosts: &'r HostRules,
     /// The patterns of the namespace's hosts ([`own_hosts`]).
     pub own_hosts: &'r [String],
-    /// The `hosts.fields` of all classes that share a policy. Hosts in annotations of their kinds are judged.
+    /// The `hosts.fields` of all classes that share a policy. In objects of these kinds, hosts in annotations are
+    /// judged too.
     pub fields: &'r BTreeSet<HostField>,
 }
 
@@ -145,7 +146,7 @@ pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: JudgedKind<'_>, obje
     broken
 }
 
-/// A kind of `hosts.fields` may have the plural of another kind.
+/// Whether the kind is the core group's `pods`. A kind in `hosts.fields` may have the same plural.
 fn is_pod(kind: JudgedKind<'_>) -> bool {
     (kind.group, kind.resource) == ("", "pods")
 }
@@ -224,7 +225,8 @@ fn by_shared_rules(rules: &NamespaceRules<'_>, kind: JudgedKind<'_>, object: &Va
     }
     let of_kind = server.host_fields.iter().filter(|field| is_of(field, kind));
     let foreign = of_kind.filter(|field| !has_own_hosts(object, &field.path, field.optional, own_hosts));
-    let problems = foreign.map(|field| format!("{field} has a host that is somebody else's, or none")).collect();
+    let problems =
+        foreign.map(|field| format!("{field} has no host, or a host that belongs to somebody else")).collect();
     broken.extend(breaches("hosts.fields", hosts.mode, problems));
     broken
 }
@@ -278,7 +280,8 @@ fn longest_grace(spec: &Value) -> i64 {
 
 fn grace(spec: &Value, most: i64) -> Vec<String> {
     let longest = longest_grace(spec);
-    let problem = (longest > most).then(|| format!("it may go on for {longest} s after its end"));
+    let problem =
+        (longest > most).then(|| format!("it asks for a grace period of {longest} s; at most {most} s are allowed"));
     problem.into_iter().collect()
 }
 

@@ -8,7 +8,7 @@ use super::pod::{Container, Pod};
 use super::tenant::Tenant;
 use crate::rules::Mode;
 
-/// The text in the message about every image, if the class allows none.
+/// The end of the reason for a refusal, if the class allows no images at all.
 pub const NO_IMAGES: &str = "may run no images";
 
 /// The longest text that is parsed. A name has at most 255 characters, a tag 128, a digest 135.

@@ -12,7 +12,7 @@ use super::value::{Json, Object};
 use crate::contract::Identity;
 use crate::rules::{ClassRules, Mode};
 
-/// Annotations that no controller uses for routing, and that common tools write by themselves.
+/// Annotations that common tools write by themselves, and that no controller uses for routing.
 pub const HARMLESS: [&str; 4] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     "kubernetes.io/description",

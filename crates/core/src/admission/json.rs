@@ -1,5 +1,5 @@
-//! Accessors for raw objects. A value whose type is not the one that Kubernetes defines is [`Malformed`], and never
-//! counts as absent.
+//! Accessors for raw objects. A value of another type than Kubernetes defines is [`Malformed`]. It never counts as
+//! absent.
 
 use super::decision::{Finding, Rule};
 use super::value::{Json, Object};

@@ -154,8 +154,8 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review<'_>, decision: &mut
     Ok(())
 }
 
-/// Whether every part that a rule checks is unchanged. Rules check only the template of a workload, without its node
-/// selector. So a workload can always be scaled to 0, even if the webhook cannot resolve its tenant.
+/// Whether every part that a rule checks is unchanged. In a workload, rules check only the template, and not the node
+/// selector in it. So a workload can always be scaled to 0, even if the webhook cannot resolve its tenant.
 fn is_same(concern: Concern, new: &Json<'_>, old: &Json<'_>) -> bool {
     let same = |keys: &[&str]| at(new, keys) == at(old, keys);
     let Concern::Template(template, _) = concern else { return same(&["spec"]) && same(&["metadata", "annotations"]) };

@@ -2,8 +2,9 @@
 //! is filled in.
 //!
 //! A new pod is checked as a whole and filled in. In a changed pod, only the differences are checked, so that the
-//! finalizer of an old pod can still be removed. A template is checked so that people see the error at once. It is
-//! never filled in, because a filled-in template would conflict with the tool that applies the template again.
+//! finalizer of an old pod can still be removed. A template is checked too, so that people see an error at once when
+//! they apply the template. A template is never filled in, because the added fields would conflict with the tool that
+//! applies the template again.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -190,7 +191,7 @@ pub(super) fn check<'a>(
 }
 
 /// Returns the pod's `spec` with everything filled in. In an existing pod, only new ephemeral containers are filled in,
-/// because nothing else in it can change.
+/// because the other fields that the webhook fills in cannot change.
 pub(super) fn filled<'a>(
     pod: &Pod<'a>,
     containers: &[Container<'a>],
@@ -225,9 +226,9 @@ fn deadline(pod: &Pod<'_>) -> Result<Option<Duration>, Malformed> {
     Ok(seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs))
 }
 
-/// Checks the lifetime that a pod has by its annotation or its deadline. Refuses a lifetime beyond the class's maximum,
-/// an annotation that is not a duration, the removal of the annotation and, if the class requires lifetimes, a new pod
-/// without one.
+/// Checks the lifetime of a pod, which the pod's annotation or deadline sets. Refuses a lifetime beyond the class's
+/// maximum, an annotation that is not a duration, the removal of the annotation and, if the class requires lifetimes, a
+/// new pod without one.
 fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.lifetimes;
     let max = rules.max.map(Duration::from_secs);

@@ -135,8 +135,8 @@ fn is_added(pod: &Pod<'_>, container: &Container<'_>) -> bool {
     !pod.is_template() && container.old.is_none() && container.list == "ephemeralContainers"
 }
 
-/// Whether a container has no `allowPrivilegeEscalation` although it is new or had one before, and the webhook will not
-/// set it.
+/// Whether `allowPrivilegeEscalation` is absent in a container that is new or had the field before, and the webhook
+/// will not fill it in.
 fn loses_escalation(pod: &Pod<'_>, container: &Container<'_>, mode: Mode) -> bool {
     let says = |container: &Json<'_>| at(container, &["securityContext", ESCALATION]).is_some();
     let had = container.old.is_none_or(says);

@@ -19,7 +19,7 @@ pub const UIDS: &str = "uids";
 /// Key of the signature.
 pub const SIGNATURE: &str = "seal";
 
-/// Separates the signature from every other use of the key.
+/// The beginning of the signed bytes. With it, no other signature by the same key can pass for the signature of a mark.
 const DOMAIN: &str = "bursar-mark-v1";
 
 /// The content of a mark.

@@ -1,4 +1,4 @@
-//! Builds what a class puts into the foreign namespaces that it adopts.
+//! Builds the objects that a class creates in the foreign namespaces that it adopts.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,9 @@ pub(super) fn by_owner<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> BTree
     owners
 }
 
-/// Returns all objects of Bursar in an adopted namespace: bindings of the subject `owner`, if there is one, bindings of
-/// the `default` service account, and everything else that the class sets. The namespace itself is not included.
+/// Returns all objects of Bursar in an adopted namespace: bindings of the subject `owner` (if there is an owner),
+/// bindings of the `default` service account, and the other objects that the class defines. The namespace itself is not
+/// included.
 pub(super) fn objects(place: &Place<'_>, class: &Class, owner: Option<&Value>, policy: &Policy) -> Vec<Value> {
     let mut manifests: Vec<Value> = Vec::new();
     manifests.extend(quota::resource_quota(place.namespace, class, &BTreeMap::new(), &BTreeMap::new()));

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_lack_a_class_that_asks_for_more_and_cover_one_that_asks_for_less() {
+    fn a_class_is_reported_if_it_is_missing_or_asks_for_a_longer_lifetime_than_the_rules_permit() {
         let known = rules(&policy());
         assert!(known.lacks(&rules(&policy())).is_empty());
         let with = |lifetime: Duration| {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_lack_another_ledger_another_key_and_other_administrators() {
+    fn another_ledger_another_key_and_other_administrators_are_reported() {
         let known = rules(&policy());
         let another = |change: fn(&mut ApproverRules)| {
             let mut wanted = known.clone();

@@ -194,8 +194,8 @@ pub fn former_classes<'p>(
     cluster: &ClusterName,
 ) -> BTreeMap<String, &'p Class> {
     let has_namespaces = |class: &&Class| class.clusters.contains(cluster) && class.namespace.is_some();
-    // After the label has changed, the class by which the tenant began is still in the list. So no rules change when
-    // the rename is complete.
+    // After the label has changed, the name of the class by which the account became a tenant is still included. So no
+    // rules change when the rename is complete.
     let mut accounts: BTreeMap<String, Vec<(&AccountId, bool)>> = BTreeMap::new();
     for ((id, _), tenant) in ledger.tenants.iter().filter(|((_, at), _)| at == cluster) {
         let Some(namespace) = &tenant.namespace else { continue };
@@ -220,8 +220,8 @@ pub fn former_classes<'p>(
         main(&here).filter(has_namespaces)
     };
     let by_name = accounts.into_iter().filter_map(|(name, accounts)| {
-        // The classes that take the accounts whose label is this name (`true`) or another name (`false`), each with the
-        // number of these accounts.
+        // Returns the classes that now take the accounts, each with the number of its accounts. `carried` selects the
+        // accounts whose label has this name (`true`) or another name (`false`).
         let classes = |carried: bool| -> BTreeMap<&'p str, (usize, &'p Class)> {
             let mut classes = BTreeMap::new();
             let ids = accounts.iter().filter(|(_, carries)| *carries == carried).map(|(id, _)| *id);
@@ -239,9 +239,9 @@ fn only<'p>(classes: BTreeMap<&str, (usize, &'p Class)>) -> Option<&'p Class> {
     classes.next().filter(|_| classes.next().is_none()).map(|(_, class)| class)
 }
 
-/// Returns the class that a former class became, for accounts without a recorded label: older versions recorded none.
-/// `classes` are the classes that now take the accounts that began in the former class. Some of these accounts may have
-/// moved to another class long before.
+/// Returns the class that a former class became, for accounts without a recorded label. Older versions recorded no
+/// labels. `classes` are the classes that now take the accounts that began in the former class. Some of these accounts
+/// may have moved to another class long before.
 fn successor<'p>(mut classes: BTreeMap<&'p str, (usize, &'p Class)>, ledger: &LedgerState) -> Option<&'p Class> {
     let begun: BTreeSet<&str> = ledger.tenants.values().map(|tenant| tenant.class.as_str()).collect();
     if classes.keys().any(|class| !begun.contains(class)) {

@@ -66,8 +66,8 @@ pub fn holder(
         (Some(CredentialKind::Oidc(oidc)), _) => {
             json!({"apiGroup": GROUP, "kind": "User", "name": oidc.user.replace("{name}", &account.name)})
         }
-        // A service account gets no rights outside its own namespace, so bindings there name a group without
-        // members.
+        // A service account gets no rights outside its own namespace. So bindings in all other places name a group that
+        // has no members.
         (None | Some(CredentialKind::Certificate { .. } | CredentialKind::ServiceAccount { .. }), _) => {
             let group = generation_group(&account.account_name(), generation);
             json!({"apiGroup": GROUP, "kind": "Group", "name": group})

@@ -127,7 +127,7 @@ impl Deriver {
 }
 
 /// Derives single accounts with all their manifests, and keeps nothing. The result is right only if [`is_separable`]
-/// returns `true`, because no account may depend on the state of another. The caller passes the accounts for which
+/// returns `true`, because then no account depends on the state of another. The caller passes the accounts for which
 /// something may be due.
 pub struct Each<'a> {
     world: World<'a>,

@@ -194,7 +194,8 @@ fn regenerated(evidence: Evidence<'_>, suspended: bool) -> Option<Regeneration> 
                 .or(left)
                 .map(Regeneration::Revoked)
         }
-        // An account that was learned from a cluster gets no access by the generation that others may have.
+        // It is unknown who holds certificates of a generation that was learned from a cluster, so such an account gets
+        // another generation before it gets access.
         (_, false) => account.revocation.as_deref().cloned().map(Regeneration::Revoked),
         (_, true) => None,
     }

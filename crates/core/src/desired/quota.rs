@@ -72,8 +72,8 @@ pub fn resource_quota(
     })
 }
 
-/// The quota by which the API server itself refuses every new pod of a suspended tenant, whichever controller creates
-/// the pod and whether or not the webhook runs.
+/// The quota by which the API server itself refuses every new pod of a suspended tenant. It works for pods of any
+/// controller, and even if the webhook does not run.
 const SUSPENDED: &str = "bursar-suspended";
 
 /// Returns the quota of a suspended namespace.
@@ -93,9 +93,9 @@ pub fn stops_pods(key: &ObjectKey) -> bool {
     key.kind == ManagedKind::ResourceQuota && key.name == SUSPENDED
 }
 
-/// Returns the `resources` that each container must set if a quota names them, and for which the class gives no
-/// default. The API server refuses every pod that does not set such a resource. As in the defaulting of a LimitRange, a
-/// limit is also a default request, and `max` is also a default limit.
+/// Returns those of `resources` for which the class gives containers no default. If a quota names such a resource, the
+/// API server refuses every pod that does not set it. As in a LimitRange, `max` is also a default limit, a default
+/// limit is also a default request, and so is `min`.
 #[must_use]
 pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'r str>) -> Vec<&'r str> {
     let limits = class.limit_range.as_ref().and_then(Value::as_array);
@@ -117,8 +117,8 @@ pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'
 /// An example of defaults that let pods without resources pass every quota.
 pub const DEFAULTS: &str = "limit_range = { container = { default = { cpu = \"500m\", memory = \"512Mi\" } } }";
 
-/// Returns the resources that a pod must set because of a quota ([`without_default`]): the API server refuses a pod
-/// that does not. Covers the tenants of the class in the cluster, with the quota of the class, of workspaces, and of
+/// Returns the resources that a pod must set because of a quota ([`without_default`]); otherwise the API server refuses
+/// the pod. Covers the tenants of the class in the cluster, with the quota of the class, of workspaces, and of
 /// overrides.
 #[must_use]
 pub fn traps<'p>(

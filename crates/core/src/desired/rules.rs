@@ -9,7 +9,7 @@ use crate::ledger::LedgerState;
 use crate::policy::{Admission, Class, DAEMON_USER, PodSecurity, Policy, VolumeRule};
 use crate::rules::{AllowedVolume, ClassRules, Mode, Mount, Rules, VERSION, VolumeRules};
 
-/// The volume with people's files. Pods that get it have its mount path as `HOME`.
+/// The name of the volume with people's files. In pods with this volume, `HOME` is its mount path.
 const HOME: &str = "home";
 
 /// Returns the rules of `cluster`, for all classes with namespaces there, and for the former class names that

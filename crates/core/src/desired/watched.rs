@@ -17,8 +17,8 @@ pub fn managed_kinds() -> Vec<WatchedKind> {
 }
 
 /// Returns the kinds that are watched in `cluster` in addition to [`managed_kinds`]. These are the kinds of site
-/// manifests, and the kinds of objects that the ledger still has, because the removal of an unwatched object would not
-/// be noticed. Secrets are watched by name.
+/// manifests, and the kinds of the objects that the ledger still has: if an object is not watched, its removal is not
+/// noticed. Secrets are watched by name.
 #[must_use]
 pub fn site_kinds(policy: &Policy, ledger: &LedgerState, cluster: &ClusterName) -> Vec<WatchedKind> {
     let listing = |kind: ObjectKind, name: &str| match kind.watch() {

@@ -91,7 +91,7 @@ pub fn wanted(policy: &Policy, cluster: &ClusterName) -> Wanted {
     wanted
 }
 
-/// Merges what several selectors found. If several found one namespace, their selectors and annotations are combined.
+/// Merges what several selectors found. If several selectors match the same namespace, the results are combined.
 #[must_use]
 pub fn together<'a>(found: impl IntoIterator<Item = &'a FoundNamespaces>) -> FoundNamespaces {
     let mut all = FoundNamespaces::new();

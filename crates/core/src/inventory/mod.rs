@@ -21,7 +21,7 @@ use crate::kinds::{ObjectKey, WatchedKind};
 use crate::packed_text::{DigestText, UuidText};
 use crate::shared_map::SharedMap;
 
-/// The observed state. Whatever could not be observed is absent.
+/// The observed state. A part that could not be observed is absent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Inventory {
     /// Clusters that answer. If a cluster is absent, nothing is planned for it, and its tenants are shown as waiting.
@@ -38,8 +38,8 @@ pub struct Inventory {
     pub adopted: BTreeMap<ClusterName, FoundNamespaces>,
     /// The answers of `bursar-homed` about kubeconfigs that were inspected since the last cycle.
     pub homes: BTreeMap<(AccountId, ClusterName), HomeFinding>,
-    /// Clusters in which the daemon's confinement is not confirmed: the admission policy is missing, changed or not
-    /// enforced, or was not checked yet.
+    /// Clusters in which the daemon's confinement is not confirmed: the admission policy that confines the daemon is
+    /// missing, was changed, is not enforced, or has not been checked yet.
     pub unconfined: BTreeSet<ClusterName>,
 }
 
@@ -61,7 +61,7 @@ impl ClusterInventory {
         self.blind.iter().any(|watched| watched.has(key))
     }
 
-    /// Returns the end of the first wait of a repair that ends after `since`; `None` if no repair waits.
+    /// Returns the earliest time after `since` at which the wait of a repair ends; `None` if no repair waits.
     #[must_use]
     pub fn next_repair(&self, since: Timestamp, now: Timestamp) -> Option<Timestamp> {
         let ends = self.repairs.iter().map(|(key, repairs)| repairs.wait_after(since, key.kind.stage(), now));

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::lifetime;
 
-/// The number of characters of an unreadable lifetime that Bursar keeps. Tenants write this text, so it can have any
-/// length.
+/// How many characters of an unreadable lifetime Bursar keeps. Tenants write this text, so it can have any length.
 const SHOWN: usize = 40;
 
 /// The grace period, in seconds, with which Bursar deletes pods. Bursar ignores the pod's own value, because a tenant
@@ -56,7 +55,8 @@ pub struct ObservedPod {
 }
 
 /// A controller, from the `ownerReferences` of an object that it made. Tenants can write `ownerReferences`, so Bursar
-/// reads the controller before it relies on it. Like Kubernetes' controllers, Bursar ignores the API version in them.
+/// reads the controller itself before it relies on such a reference. Like Kubernetes' controllers, Bursar ignores the
+/// API version in the reference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Maker {
     /// The kind, such as `ReplicaSet`.
@@ -78,7 +78,7 @@ pub enum Lifetime {
 }
 
 impl Lifetime {
-    /// Parses the annotation [`LIFETIME`](crate::contract::LIFETIME). `said` is `None` if there is none.
+    /// Parses the annotation [`LIFETIME`](crate::contract::LIFETIME). `said` is `None` if the annotation is absent.
     #[must_use]
     pub fn read(said: Option<&str>) -> Self {
         said.map_or(Self::Unsaid, |text| {

@@ -17,8 +17,8 @@ pub struct Repairs {
 const AT_ONCE: u32 = 3;
 /// The delay of the first repair that waits. It doubles with each further repair.
 const FIRST_WAIT: SignedDuration = SignedDuration::from_mins(1);
-/// The longest delay. The repair of an essential object ([`Stage::is_essential`]) waits [`FIRST_WAIT`] at most: until
-/// then, the tenant may have access that it should not have, or no limits.
+/// The longest delay. The repair of an essential object ([`Stage::is_essential`]) waits [`FIRST_WAIT`] at most, because
+/// until the repair the tenant may have no limits, or access that it should not have.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(16);
 /// If an object needs no repair for this long, the count starts again.
 const OVER: SignedDuration = SignedDuration::from_hours(1);

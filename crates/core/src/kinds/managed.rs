@@ -63,8 +63,8 @@ pub struct Row {
     pub in_adopted: bool,
     pub data: Data,
     pub detail: Detail,
-    /// Whether the role `bursar-tenant` has all verbs that this server's role `edit` has. If not, tenants may only
-    /// read.
+    /// Whether the role `bursar-tenant` has all verbs that the role `edit` of the same API server has. If not, tenants
+    /// may only read.
     pub tenants_may_write: bool,
     /// Whether a class may have manifests of this kind.
     pub site_may_bring: bool,
@@ -78,7 +78,7 @@ pub enum Stage {
     Limits,
     Volume,
     Content,
-    /// Bindings. A suspension removes them, and the hash of a removal covers them.
+    /// Bindings. A suspension removes them, and the hash by which an administrator approves a removal covers them.
     Access,
 }
 

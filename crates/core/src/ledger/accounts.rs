@@ -1,7 +1,7 @@
 //! The accounts of the ledger, by id.
 //!
-//! The map shares each account with its copies, with the change that set the account, and with plans. Otherwise the
-//! cycle that creates all tenants would hold every account several times.
+//! An account in the map is shared by the copies of the map, by the change that set the account, and by plans.
+//! Otherwise the cycle that creates all tenants would hold every account several times.
 
 use std::ops::Index;
 use std::sync::Arc;

@@ -18,8 +18,8 @@ pub struct AdoptedNamespace {
     pub class: String,
     /// The value of the annotation that names the owner.
     pub owner: Option<String>,
-    /// The account that the annotation named when it was first read. This changes only if the annotation changes:
-    /// another account that gets the name later gets nothing in the namespace.
+    /// The account that the annotation named when it was first read. The value changes only if the annotation changes,
+    /// so another account that gets the name later gets nothing in the namespace.
     pub named: Option<AccountId>,
     /// The current owner.
     #[serde(rename = "account_id")]

@@ -1,9 +1,9 @@
 //! Recovers from the clusters what a lost or outdated ledger does not know.
 //!
-//! A cluster is believed where it is newer than the ledger: a higher generation there means a revocation, and a sealed
-//! state was in force. A seal with an older generation than the ledger's proves nothing, because the cluster may have
-//! been unreachable, or the seal could not be written. A generation that nothing confirms is never used, so that no old
-//! certificate becomes valid again.
+//! If a cluster is newer than the ledger, the cluster is believed: a higher generation in it proves a revocation, and a
+//! seal proves the state that was in force when the seal was written. A seal with an older generation than the ledger's
+//! proves nothing: the ledger's generation may have been raised while the cluster was unreachable. A generation that
+//! nothing confirms is never used, so that no old certificate becomes valid again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,8 +23,9 @@ use crate::json_text::JsonText;
 use crate::kinds::{ObjectKey, Stage};
 use crate::policy::{Class, CredentialKind, Policy, When};
 
-/// Added to the highest generation that was seen anywhere. Generations that were assigned later and left no trace must
-/// not be assigned again. No site revokes this many credentials between two backups.
+/// Added to the highest generation that was seen anywhere. It skips generations that were assigned after that one and
+/// left no trace, because no generation may be assigned twice. No site revokes this many credentials between two
+/// backups.
 pub const GENERATIONS_SKIPPED: u64 = 1000;
 
 /// The most by which a generation can exceed the ledger's counter. No ledger assigns this many generations, so a higher
@@ -139,7 +140,7 @@ pub struct Learned {
     pub changes: Vec<Change>,
     /// Events of the history.
     pub events: Vec<Event>,
-    /// Questions that remain open, as texts for administrators.
+    /// Facts that remain unclear, as texts for administrators.
     pub doubts: Vec<String>,
     /// Accounts that the clusters show as suspended for an unknown reason, each with a text for administrators.
     pub unexplained: BTreeMap<AccountName, String>,
@@ -458,7 +459,8 @@ impl Lesson<'_> {
 
     /// Whether the cluster shows that the person lost the access that a binding gives according to the ledger. This is
     /// so if bindings in the same namespace, or of the same cluster-wide role, name others, and the person has access
-    /// elsewhere. If they name nobody, they may have been deleted or not been created yet, and prove nothing.
+    /// elsewhere. Bindings that name nobody prove nothing, because they may have been deleted, or may not have been
+    /// created yet.
     fn has_lost(&self, facts: &Facts, binding: &ObjectKey, person: &Account) -> bool {
         let present = self.known(&person.id).map_or(person.generation, |person| person.generation);
         let name = person.account_name();
@@ -482,8 +484,8 @@ impl Lesson<'_> {
         names_others && is_elsewhere
     }
 
-    /// Returns the groups whose members get the access of a binding of `owner`: the workspace itself or, for a
-    /// cluster-wide role, the groups that the classes with this role select.
+    /// Returns the groups whose members get their access by a binding of `owner`. This is the workspace itself or, for
+    /// a cluster-wide role, each group that a class with this role selects.
     fn giving(&self, owner: &Account, binding: &ObjectKey, policy: &Policy) -> Vec<Account> {
         if owner.kind == AccountKind::Group {
             return self.known(&owner.id).into_iter().collect();

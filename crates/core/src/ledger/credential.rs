@@ -149,8 +149,8 @@ impl Delivery {
         !self.digest.unpacked().is_some_and(|text| text.starts_with(NOTICE))
     }
 
-    /// Whether the row of a credential that is about to be written into `file` may replace this row: this row neither
-    /// leads to a credential nor to entries in another file.
+    /// Whether this row may be replaced by the row of a credential that is about to be written into `file`. It must not
+    /// be replaced if it leads to a credential, or to entries in another file.
     #[must_use]
     pub fn gives_way_to(&self, file: &Path) -> bool {
         self.is_removed() || (self.is_notice() && self.path == file)

@@ -24,7 +24,8 @@ pub struct DoubtKey {
 pub enum Question {
     /// The attribute with this name is gone from most accounts that had it.
     Attribute(String),
-    /// The attribute for uids is gone from most accounts that had it. This doubt takes nothing from any account.
+    /// The attribute for uids is gone from most accounts that had it. No uid changes even if the attribute really is
+    /// gone, so this doubt needs no approval.
     Uid(String),
     /// Accounts are missing, and new entries have their names and uids.
     Import,

@@ -34,8 +34,9 @@ impl Idleness {
         self.seconds >= rules.idle_for.as_secs() && self.warned_at.is_some() && self.due <= now
     }
 
-    /// Returns the value of `seconds` after a warning now. It is reduced so that `warn_for` must still be observed,
-    /// however long the namespace was idle before. A clock that jumps therefore cannot shorten the warning.
+    /// Returns the value of `seconds` after a warning now. The value is lowered so that all of `warn_for` must still be
+    /// observed after the warning, however long the namespace was idle before. A clock that jumps therefore cannot
+    /// shorten the warning.
     #[must_use]
     pub fn counted_at_warning(&self, rules: &NamespaceReaper) -> u64 {
         self.seconds.min(rules.idle_for.as_secs().saturating_sub(rules.warn_for.as_secs()))

@@ -272,8 +272,8 @@ const RETRY: Duration = Duration::from_secs(30);
 /// The shortest time between two reads of a source for logins. A person with a new account waits up to this long at the
 /// login, and a loop of login requests starts no more cycles than this.
 const LOGINS_GAP: SignedDuration = SignedDuration::from_secs(5);
-/// After a read for a login, the source rests for this many times the duration of the read, so that reads for logins
-/// take at most a fifth of the server's time.
+/// After a read for a login, the source is not read for another login during this many times the duration of the read.
+/// So reads for logins take at most a fifth of the server's time.
 const LOGINS_SHARE: u64 = 4;
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -283,8 +283,8 @@ fn is_zero(count: &u32) -> bool {
 
 impl SourceState {
     /// Whether the source is to be asked again. If its last read was incomplete, it is asked before `interval` ends,
-    /// and less often with each further failure. The source counts as due a tenth of the time early, because cycles
-    /// follow the clock, and a read ends later than it begins.
+    /// and less often with each further failure. The source counts as due after nine tenths of the time: cycles begin
+    /// at fixed times, but the time counts from the end of the last read.
     #[must_use]
     pub fn is_due(&self, interval: Duration, now: Timestamp) -> bool {
         let gap = now.duration_since(self.read_at);

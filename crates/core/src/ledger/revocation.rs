@@ -162,8 +162,8 @@ impl LedgerState {
         }
         // If an account has an order of its own, all its orders are carried out together, so that the bulk revocation
         // does not revoke it a second time. For a held account, this applies only to an order that is carried out in
-        // spite of the hold. Otherwise its turn comes with its release, even if the revocation of its class is complete
-        // by then.
+        // spite of the hold. All its other orders are carried out at its release, even if the revocation of its class
+        // is complete by then.
         let is_held = |order: &Order| self.holds.contains_key(&order.account);
         let is_due = |order: &&Order| match &order.bulk {
             Some(class) => !self.revocations.contains_key(class) && !is_held(order),
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_with_its_own_order_carries_out_all_its_orders_and_a_held_one_waits() {
+    fn all_orders_of_an_account_with_its_own_order_are_carried_out_and_those_of_a_held_account_wait() {
         let mut world = site();
         let (ta, td) = (world.id(AccountKind::Tool, "ta"), world.id(AccountKind::Tool, "td"));
         let note = note(&world);

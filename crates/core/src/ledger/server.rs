@@ -62,7 +62,7 @@ impl Moved {
         !self.is_back && is_recent(self.since.unwrap_or(self.at), now)
     }
 
-    /// Whether what the server shows may still be outdated. A time in the future comes from a wrong clock.
+    /// Whether the statements of the server may still be outdated. A time in the future comes from a wrong clock.
     #[must_use]
     pub fn stands(&self, now: Timestamp) -> bool {
         is_recent(self.at, now)

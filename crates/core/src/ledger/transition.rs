@@ -67,7 +67,8 @@ struct Judged {
     completeness: Completeness,
     /// The last change from one server to another, if the present server may be behind the former one.
     moved: Option<Moved>,
-    /// Whether the read may come from another directory. It then adds nothing, however long this lasts.
+    /// Whether the read may come from another directory. Such a read never adds anything, not even after
+    /// [`SETTLES`](crate::snapshot::freshness::SETTLES).
     lacks_sentinel: bool,
 }
 
@@ -515,8 +516,8 @@ impl<'a> Memory<'a> {
             && self.uid_taken(entry, Some(account)).is_none()
     }
 
-    /// Rejects an entry with an unknown id if its server may be behind, because the person may have left long ago, or
-    /// if its server may have another directory.
+    /// Rejects an entry with an unknown id if its server may be behind, or may have another directory. A server that is
+    /// behind may show a person who left long ago.
     fn wait(&mut self, read: &SourceRead, entry: &Entry) {
         let why = if read.lacks_sentinel {
             "it is new, and the answer of its source does not show the sentinels: the entry is accepted with the first \
@@ -687,8 +688,8 @@ impl Trust {
             |member: &DirectoryId| names(member) || self.named.has(&account.directory_id, member) || again(member);
         let leaves = |member: &&DirectoryId| {
             let is_leaving = account.leaving.contains(*member);
-            // If the server may be behind, an entry that names a leaving member does not prove that the member is to
-            // stay.
+            // If the server may be behind, its entry may still name a member who left, so a leaving member keeps
+            // leaving.
             if stays(member) { is_leaving && self.holds } else { is_leaving || self.proves_leaving }
         };
         account.members.keys().filter(leaves).cloned().collect()

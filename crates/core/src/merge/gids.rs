@@ -96,7 +96,7 @@ struct Known<'a> {
     reads: &'a [SourceRead],
     /// The accounts that own each gid.
     holders: HashMap<Gid, Vec<&'a Account>>,
-    /// The gids that entries show, by source and id, and whether it is the primary gid.
+    /// The gid that an entry shows, by source and id, and by whether it is the primary gid.
     shown: HashMap<(usize, &'a DirectoryId, bool), Gid>,
     /// How long an account may be absent before its gid is free, in seconds.
     absent_for: u64,
@@ -143,8 +143,8 @@ impl<'a> Known<'a> {
         account.source == self.reads[place].source && claim.ids.contains(&account.directory_id)
     }
 
-    /// Whether an account without a claim keeps its gid: its entry is hidden or in a source that did not answer, or the
-    /// account has not been absent for long enough.
+    /// Whether an account without a claim keeps its gid. It does if its entry is hidden, if its source did not answer,
+    /// or if the account has not been absent for long enough.
     fn keeps(&self, account: &Account, gid: Gid) -> bool {
         let place = self.reads.iter().position(|read| read.source == account.source);
         let is_primary = account.kind == AccountKind::Tool;

@@ -1,5 +1,5 @@
-//! A request for an account (`bursar ensure`, a login hook): checks whether the caller may ask, records the request in
-//! the ledger, and answers whether the kubeconfig works.
+//! Handles a request for an account (`bursar ensure`, a login hook). Checks whether the caller may ask, records the
+//! request in the ledger, and answers whether the kubeconfig works.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -138,9 +138,9 @@ fn may_ask_for_new(caller: &Asker, request: &EnsureRequest) -> bool {
     caller.may_order || (request.kind == AccountKind::User && caller.name.as_ref() == Some(&request.name))
 }
 
-/// Answers for an account that the ledger does not know. The directories are read again once, after the caller began to
-/// ask. A slow directory that was read recently is left out, because a login should not wait for a read that the
-/// schedule makes anyway.
+/// Answers for an account that the ledger does not know. The directories are read once after the caller began to ask. A
+/// slow directory that was read recently is left out, because a login should not wait for a read that the schedule
+/// makes anyway.
 fn unknown(ledger: &LedgerState, refusal: RequestRefusal, since: Option<Timestamp>, now: Timestamp) -> Ensured {
     let since = since.unwrap_or(now - FRESH).min(now);
     let may_answer = |source: &&SourceState| source.read_at <= since && source.is_due_for_logins(since + LOGIN);

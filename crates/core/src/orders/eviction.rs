@@ -77,7 +77,8 @@ fn unfinished<'a>(
     account: &'a Account,
 ) -> Option<(&'a ClusterName, &'a str)> {
     ledger.failures_of(&account.id).find_map(|(cluster, failure)| {
-        // An intruder can keep us from changing a file in the home, and such a file gives no access.
+        // Only files in homes may be left. An intruder can keep Bursar from changing them, and the credential in them
+        // is already revoked.
         let is_left = failure.is_begun() || (failure.is_of_removal() && !failure.is_of_homes());
         let why = if failure.is_begun() { "the cluster has not answered yet" } else { failure.reason.as_str() };
         (is_left && policy.clusters.contains_key(cluster)).then_some((cluster, why))
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_or_repeated_eviction_plans_the_same_steps() {
+    fn an_eviction_that_was_interrupted_or_repeated_plans_the_same_steps() {
         let (mut world, foo) = evicted();
         let steps = |world: &World| {
             let plan = world.plan();

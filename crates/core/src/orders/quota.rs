@@ -83,8 +83,8 @@ pub(super) fn unset(
     Ok(outcome)
 }
 
-/// Returns the class that `choose` selects among those that give the account a namespace in `cluster`. `without` is the
-/// end of the refusal's text for an account without a namespace.
+/// Returns the class that `choose` selects among the classes that give the account a namespace in `cluster`. If the
+/// account gets no namespace, the text of the refusal ends with `without`.
 pub(super) fn class_for<'p>(
     account: &Account,
     ledger: &LedgerState,

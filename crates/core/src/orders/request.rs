@@ -269,8 +269,8 @@ pub enum Trigger {
 }
 
 impl Trigger {
-    /// Whether directories are read. Orders and drift need no new read: a directory that hangs must not delay a
-    /// revocation, and must not be asked whenever a pod is deleted.
+    /// Whether directories are read. Orders and drift need no new read, because a directory that hangs must not delay a
+    /// revocation, and a directory must not be asked each time an object in a cluster changes.
     #[must_use]
     pub const fn asks(self) -> bool {
         !matches!(self, Self::Order | Self::Drift | Self::Pace)
@@ -283,8 +283,8 @@ impl Trigger {
         self.asks() && !matches!(self, Self::Change | Self::Login)
     }
 
-    /// Whether work that waits after an error or a conflict is tried at once: at a start or a reload, in a full read, and
-    /// if an administrator asks for a cycle.
+    /// Whether steps that wait after an error or a conflict are tried again at once. They are if the daemon starts or
+    /// reloads its configuration, in a full read, and if an administrator asks for a cycle.
     #[must_use]
     pub const fn tries_all(self) -> bool {
         matches!(self, Self::Sync | Self::FullRead | Self::Start | Self::Reload)

@@ -37,9 +37,8 @@ pub(super) fn is_possible<'a>(
 
 /// Records an order for each account of the class that has a certificate. The orders are carried out at a pace. If a
 /// revocation of the class is running, repeating its order has no effect. An order with another reason or ticket starts
-/// a second revocation as soon as no account waits for its turn in the first. The second one does not wait for the end
-/// of the first, because an unreachable cluster, or a tenant who keeps their own home broken, could delay that end
-/// forever.
+/// a second revocation as soon as no account waits for its turn in the first. The second one does not wait until the
+/// first is complete, because an unreachable cluster, or a tenant with a broken home, could delay that forever.
 pub(super) fn all(
     ledger: &LedgerState,
     policy: &Policy,

@@ -185,8 +185,8 @@ impl AccountPlan {
             || self.steps().any(|action| !action.is_look())
     }
 
-    /// Whether the plan is executed before plans that merely create or repair: it removes or restores access, or it has
-    /// a cause in this account alone, such as an order.
+    /// Whether the plan is executed before plans that only create or repair objects. It is if it removes or restores
+    /// access, or if its cause concerns this account alone, such as an order.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         let life = matches!(self.transition, Some(Transition::Suspend(_) | Transition::Resume));

@@ -115,8 +115,8 @@ const DELETIONS: Budget = Budget {
 /// The name of the unit of [`RESUMPTIONS`].
 pub(super) const RESUMED: &str = "resumptions";
 
-/// Whether access returns only because a directory shows the account again, and not because of an order, or of a login
-/// to an account that was suspended for idleness.
+/// Whether access returns only because a directory shows the account again. If the cause is an order, or a login to an
+/// account that was suspended for idleness, returns false.
 fn is_resumption(plan: &AccountPlan) -> bool {
     plan.transition == Some(Transition::Resume)
         && plan.orders.is_empty()
@@ -137,8 +137,8 @@ pub(super) fn is_counted(plan: &AccountPlan) -> bool {
             Some(Transition::Suspend(Suspension::Absent | Suspension::Idle { .. })) => true,
             Some(Transition::Suspend(Suspension::Left)) => !plan.left || plan.begun.values().any(Failure::is_begun),
             Some(_) => false,
-            // The class gave up one of the account's clusters. This was counted in the cycle in which the suspension
-            // there began.
+            // The class gave up one of the account's clusters. The suspension there is counted only in the cycle in
+            // which it begins.
             None => plan.steps().any(|action| match action {
                 Action::StopWorkloads { cluster, .. } => plan.begun.get(cluster).is_some_and(Failure::is_begun),
                 Action::Delete { key, reason, .. } => *reason == Reason::Suspended && key.kind.stage() == Stage::Access,

@@ -170,8 +170,8 @@ fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
     look.there.objects.get(&token.secret_key(look.cluster)).map(|found| found.uid.to_string())
 }
 
-/// Returns the hosts whose credentials a delivery into this file replaces: the class now gives a credential of another
-/// kind or for another host in the same home.
+/// Returns the hosts whose credentials a delivery into this file replaces. There are such hosts if the class now gives
+/// a credential of another kind, or for another host, in the same home.
 fn replaced<'a>(look: Look<'a>, host: &'a HostName, home: &DesiredHome) -> impl Iterator<Item = HostName> + use<'a> {
     let file = home.file();
     let others = deliveries(look).filter(move |(key, delivery)| key.host != *host && delivery.path == file);
@@ -313,8 +313,8 @@ fn inspect(look: Look<'_>, credential: &DesiredCredential, home: DesiredHome, he
 }
 
 /// Returns the inspection of a notice, because kubectl may have written the credential back. A notice is inspected only
-/// in the first minute after its delivery. If these inspections fail for an hour, or if an older version wrote the
-/// notice and did not inspect it, they are left out.
+/// in the first minute after its delivery. The inspections are given up if they fail for an hour, or if an older
+/// version, which made no inspections, wrote the notice.
 fn inspect_notice(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<Action> {
     next_look(delivery).filter(|at| delivery.is_notice() && *at <= look.now)?;
     if look.now.duration_since(delivery.at).abs() > SignedDuration::from_hours(1) {
@@ -328,9 +328,9 @@ fn inspect_notice(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Optio
     })
 }
 
-/// The file is inspected again this many seconds after a delivery, because kubectl reads the file before it takes the
-/// lock, and then writes back the old content (client-go, `ModifyConfig`). A `kubectl config` that ran during the
-/// delivery has ended by the first inspection. An editor or a script has usually ended by the second.
+/// The file is inspected again this many seconds after a delivery. kubectl reads the file before it takes the lock, so
+/// it may then write the old content back (client-go, `ModifyConfig`). A `kubectl config` that ran during the delivery
+/// has ended by the first inspection. An editor or a script has usually ended by the second.
 const LOOKS: [i64; 2] = [2, 60];
 
 /// Returns the time of the next inspection after a delivery; `None` if all inspections are done, or if the file is to

@@ -1,10 +1,10 @@
 //! Tests random histories of a directory, from its answers to the executed steps.
 //!
-//! Entries appear, disappear, are renamed, change their uid, and are created again under an old name. So does the group
-//! that gives people a class. Administrators adopt uids and accounts. Reads are partial, servers lag, attributes and
-//! members vanish, and the clock jumps. In every case, no account is suspended, no account regains access, and no
-//! namespace is deleted without proof. No uid belongs to two accounts, and no uid changes without an order. In the end,
-//! nothing is left to plan.
+//! Entries appear, disappear, are renamed, change their uid, and are created again under an old name. The group that
+//! gives people a class appears and disappears too. Administrators adopt uids and accounts. Reads are partial, servers
+//! lag, attributes and members vanish, and the clock jumps. In every case, no account is suspended, no account regains
+//! access, and no namespace is deleted without proof. No uid belongs to two accounts, and no uid changes without an
+//! order. In the end, nothing is left to plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 

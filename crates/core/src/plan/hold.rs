@@ -85,8 +85,9 @@ fn delivers(action: &Action, replaces: bool) -> bool {
     }
 }
 
-/// Returns the part of a narrowing step that is neither a repair nor a change of the class. If only a change of the
-/// policy removes the access, `loss` is the replacement of the step.
+/// Returns the part of a narrowing step that is carried out under a hold; `None` if the step is only a repair, or only
+/// follows a change of the class. If only a change of the policy removes the access, `loss` is the replacement of the
+/// step.
 fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Option<Action> {
     debug_assert_eq!(action.side(), Side::Narrowing);
     match action {
@@ -129,7 +130,7 @@ fn without_grants(action: &Action, ledger: &LedgerState) -> Option<Action> {
     let Some(before) = before.as_ref().and_then(Value::as_array) else { return Some(action.clone()) };
     let owner = record.and_then(|record| ledger.accounts.get(&record.account));
     // All subjects stand for the account's own credential, of any kind. This is also assumed if there is no subject: a
-    // service account is replaced in two writes, of which the first names nobody and the second may have failed.
+    // service account is replaced in two writes. The first write names nobody, and the second may have failed.
     let is_own = owner.is_some_and(|owner| owner.kind != AccountKind::Group) && before.iter().all(is_of_credential);
     let mut manifest = manifest.value();
     let now = manifest["subjects"].as_array().cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Finds the steps of a plan that remove access from an account that did nothing to lose it: a selector, a class or a
+//! Finds the steps of a plan that remove access for a reason outside the account itself: a selector, a class or a
 //! template changed, or a namespace is released. They count against `remove_access_per_…`.
 //!
 //! Suspensions and leaving members have limits of their own. If this limit refuses a change of a binding, the binding
@@ -172,8 +172,8 @@ pub(super) fn alone(plan: &AccountPlan) -> AccountPlan {
 }
 
 /// Removes the losses from the plan, together with the other steps of the same change. A new kubeconfig is among these
-/// steps, because it would replace the credential that still has access. So is the removal of quotas and policies from
-/// a foreign namespace that is not released.
+/// steps, because it would replace the credential that still has access. The removal of quotas and policies from a
+/// foreign namespace is also among these steps, because that namespace is not released.
 pub(super) fn keep(plan: &mut AccountPlan) {
     let lost = places(plan);
     let clusters: BTreeSet<&ClusterName> = lost.iter().map(|(cluster, _)| cluster).collect();
@@ -276,12 +276,12 @@ impl Loss<'_, '_> {
     /// Like [`Loss::of`], for a binding. `manifest` is the desired manifest; `None` if the binding is deleted.
     fn of_binding(&self, key: &ObjectKey, uid: &str, manifest: Option<&Value>) -> Option<Kept> {
         let ledger = self.world.ledger;
-        // If it is not known whom a binding names, it may name the generation or the person that has to leave.
+        // If it is unknown whom a binding names, the binding may name the generation or the person that has to leave.
         let is_whole = || manifest.is_none() && !has_to_leave(ledger, &self.plan.id, &self.plan.intent);
         let Some(record) = ledger.objects.get(key) else {
-            // It is not known whose access an unknown binding gives, so its removal counts. In a foreign namespace, the
-            // removal does not count: the owners of the namespace could recreate the binding again and again, and use
-            // up the limit for all accounts.
+            // The removal of a binding counts even if it is unknown whose access the binding gives. In a foreign
+            // namespace, such a removal does not count. Otherwise the owners of the namespace could recreate the
+            // binding again and again, and use up the limit for all accounts.
             return (of_others(self.plan, key).is_none() && is_whole()).then_some(Kept::AsItIs);
         };
         let before = record.detail.as_ref().map(JsonText::value);
@@ -301,7 +301,8 @@ impl Loss<'_, '_> {
         }
         let Some(there) = self.world.inventory.clusters.get(&key.cluster)?.objects.get(key) else {
             // The binding lost its label: it still applies, but Bursar cannot change it. If a subject has to leave the
-            // binding, it is deleted as planned. In a foreign namespace, the binding is gone with the namespace.
+            // binding, the binding is deleted as planned. In a foreign namespace, the binding is gone with the
+            // namespace.
             return (kept == *before && of_others(self.plan, key).is_none()).then_some(Kept::AsItIs);
         };
         if kept == *before && there.digest == record.observed && there.uid == record.uid {

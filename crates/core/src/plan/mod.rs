@@ -491,8 +491,8 @@ impl World<'_> {
         let suspends = matches!(desired.transition, Some(Transition::Suspend(_)));
         let evicts = matches!(desired.transition, Some(Transition::Suspend(Suspension::Evicted { .. })));
         let changes = || self.is_due_at_once(id, desired);
-        // A removal that failed keeps its backoff, because it is retried anyway. So does a failure in a home, which
-        // would otherwise be retried every few seconds.
+        // A removal that failed keeps its backoff, because it is retried anyway. A failure in a home keeps its backoff
+        // too; otherwise its step would be retried every few seconds.
         let stays = |known: &Failure| {
             known.is_begun() || known.is_of_removal() || (known.is_of_delivery() && !known.waits(self.now))
         };

@@ -23,9 +23,9 @@ use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::{Account, LedgerState, Lifecycle};
 use crate::policy::{Class, Policy};
 
-/// Follows the class in the name under which limits count bindings without an account. They are counted separately, so
-/// that a person whom the ledger does not know cannot create such bindings to use up the limits of the class's
-/// accounts. No class has a name with a space.
+/// The suffix of the name by which limits count bindings without an account; before it comes the name of the class.
+/// These bindings are counted separately. Otherwise somebody who creates such bindings could use up the limits for the
+/// class's accounts. No class has a name with a space.
 const UNKNOWN: &str = " (unknown)";
 
 /// Returns the class without [`UNKNOWN`]. The percentages of limits refer to the accounts of this class.
@@ -47,8 +47,8 @@ impl<'a> Makers<'a> {
         Self { policy, ledger, inventory, by_name: OnceCell::new() }
     }
 
-    /// Returns the accounts of the ledger with this name. The names are collected at the first question, because usually
-    /// no binding is unknown.
+    /// Returns the accounts of the ledger with this name. The names are collected at the first call, because in most
+    /// plans every binding is known.
     fn named(&self, name: &AccountName) -> Vec<&'a Account> {
         let by_name = self.by_name.get_or_init(|| {
             let mut by_name: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -84,8 +84,9 @@ impl<'a> Makers<'a> {
         there.zip(key).is_some_and(|(there, key)| there.objects.contains_key(&key))
     }
 
-    /// Whether an account of this name may have access in the cluster although this plan desires nothing there: it is
-    /// held, a class takes it as soon as somebody asks for it, or the ledger has only an entry that was rejected.
+    /// Whether an account of this name may have access in the cluster although this plan desires nothing there. This is
+    /// so if the account is held, if a class takes it as soon as somebody asks for it, or if the ledger has no such
+    /// account, but a rejected entry with this name.
     fn may_have_access(&self, name: &AccountName, cluster: &ClusterName) -> bool {
         let Self { policy, ledger, .. } = self;
         let is_taken = |account: &Account| {
@@ -104,9 +105,9 @@ impl<'a> Makers<'a> {
         accounts.iter().any(|account| ledger.holds.contains_key(&account.id) || is_taken(account))
     }
 
-    /// Whether the ledger would know an account that a directory has: each source has answered completely since the
-    /// ledger was learned, and none answers from a server that may be behind. A source that did not answer yet has no
-    /// state, or the state of the backup.
+    /// Whether the ledger knows every account that a directory has. This is so if each source has answered completely
+    /// since the ledger was rebuilt or restored, and none answers from a server that may be behind. A source that did
+    /// not answer yet has no state, or the state of the backup.
     pub(super) fn all_have_answered(&self, learned_at: Option<Timestamp>, now: Timestamp) -> bool {
         let Self { policy, ledger, .. } = self;
         let has_answered = |source: &String| {

@@ -113,7 +113,7 @@ pub(super) fn is_policy(
             };
             known().next().is_none() || known().any(stands)
         }
-        // If the person changed the keys, `own` differs, or the step has another reason.
+        // If the person had changed the keys, `own` would differ, or the step would have another reason.
         Action::SshKeys { reason: Some(Reason::Missing | Reason::Orphaned), .. } => true,
         _ => false,
     }

@@ -1,5 +1,5 @@
-//! Plans incrementally: recomputes only the accounts whose plan may differ from the last one, because a row, an object
-//! or an order changed, because something became due, or because they were not quiet.
+//! Plans incrementally: recomputes only the accounts whose plan may differ from the last one. It may differ if a row,
+//! an object or an order changed, if something became due, or if the account was not quiet.
 //!
 //! An account is quiet if the last plan had no steps and no notices for it, and every input of that result is checked
 //! for changes. All other accounts are planned each time. Changes are found by comparing the maps themselves
@@ -369,8 +369,8 @@ fn is_quiet(id: &AccountId, desired: &DesiredState, planned: &Plan, scan: &Scan<
             || planned.over_quota.iter().any(|over| over.account == *account)
     };
     let fails = inputs.ledger.failures_of(id).next().is_some();
-    // If an object is being deleted and has no record, the plan has no step for it, and the end of the deletion would
-    // not be noticed. Therefore the account must be settled too.
+    // If an object is being deleted and has no record, the plan has no step for it. If the account counted as quiet,
+    // nobody would notice the end of the deletion. Therefore the account must be settled too.
     let is_settled = |cluster| !inputs.inventory.clusters.contains_key(cluster) || scan.is_settled(id, cluster);
     let wanted = desired.accounts.get(id);
     !fails

@@ -37,8 +37,8 @@ pub struct RealmPlan {
     /// Accounts whose failures in the realm are over.
     #[serde(skip)]
     pub overcome: Vec<AccountId>,
-    /// Corrected rows of users that are rightly enabled although the ledger says that they are disabled. Either the
-    /// answer to Bursar's request was not recorded, or an administrator of the realm enabled the user.
+    /// Corrected rows of users who are enabled, and should be, although the ledger says that they are disabled. Either
+    /// the answer to Bursar's request was not recorded, or an administrator of the realm enabled the user.
     #[serde(skip)]
     pub corrected: Vec<(AccountId, RealmAccount)>,
 }
@@ -279,8 +279,8 @@ impl<'a> Look<'a> {
         let user = row.and_then(|row| self.seen.users.get(row.user_id.as_deref()?));
         let corrected = row.zip(user).filter(|(row, user)| may_log_in(person) && user.enabled && !row.enabled);
         let corrected = corrected.map(|(row, _)| RealmAccount { enabled: true, ..row.clone() });
-        // The row is corrected even under a hold: a later suspension is carried out in spite of the hold only if the
-        // row has the user as enabled.
+        // The row is corrected even under a hold. If the person is suspended later, the user is disabled in spite of
+        // the hold only if the row says that the user is enabled.
         self.plan.corrected.extend(corrected.clone().map(|row| (person.id.clone(), row)));
         let row = corrected.as_ref().or(row);
         match (row, user) {

@@ -83,7 +83,7 @@ pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
     }));
 }
 
-/// Returns the deleted pods that run longer than their grace period. The API server has no means to end them.
+/// Returns the deleted pods that run longer than their grace period. The API server cannot end them.
 fn late<'p>(ending: &[(&'p str, &'p ObservedPod)], now: Timestamp) -> impl Iterator<Item = (&'p str, Timestamp)> {
     let running = ending.iter().filter(|(_, pod)| pod.started.is_some() && !pod.finished);
     running.filter_map(move |(name, pod)| Some((*name, pod.ends_by.filter(|by| is_late(*by, now))?)))

@@ -61,7 +61,8 @@ impl RevocationProgress {
         self.done + self.under_way + self.waiting + self.held
     }
 
-    /// Whether the next cycles cannot continue the revocation, because it waits for a cluster, a home, or a release.
+    /// Whether the revocation waits for something other than the next cycles: a cluster, a home, or the release of a
+    /// held account.
     #[must_use]
     pub fn is_at_rest(&self, now: Timestamp) -> bool {
         self.waiting == 0 && self.under_way + self.held > 0 && self.holds_up_until.is_none_or(|until| until <= now)

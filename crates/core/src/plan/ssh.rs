@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_change_and_leave_although_the_only_cluster_is_out_of_the_configuration() {
+    fn keys_are_changed_and_removed_although_the_only_cluster_is_out_of_the_configuration() {
         let (mut world, ann) = world();
         world.without_cluster("prod");
         let before = world.ledger.ssh_deliveries[&ann].digest.clone();

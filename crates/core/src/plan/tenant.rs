@@ -44,7 +44,7 @@ pub(super) struct Look<'a> {
 }
 
 /// Whether the object needs no write: the last write was the desired one, and the object has not changed since. If the
-/// cluster does not show objects of this kind, an unchanged object is assumed.
+/// cluster does not show objects of this kind, the object is assumed to be unchanged.
 pub(super) fn is_as_wanted(
     there: &ClusterInventory,
     key: &ObjectKey,
@@ -432,9 +432,9 @@ fn taken(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord) -> Opti
     Some(Action::Delete { key: key.clone(), uid: record.uid.to_string(), reason })
 }
 
-/// Whether a missing object is created again at once, however often somebody deletes it: the namespace and everything
-/// that went with it, because a new namespace without its limits must not exist; and our service accounts, because a
-/// binding names them, and a tenant could create an account of that name and hold its tokens.
+/// Whether a missing object is created again at once, however often somebody deletes it. This applies to the namespace
+/// and everything that was deleted with it, because a namespace must not exist without its limits. It also applies to
+/// our service accounts: a binding names them, and a tenant could create an account of that name and hold its tokens.
 fn must_exist(look: Look<'_>, key: &ObjectKey) -> bool {
     let own = look.tenant.namespace.as_ref().filter(|own| key.namespace.as_deref() == Some(own.as_str()));
     let is_gone = own.map(|own| ObjectKey::namespace(look.cluster, own)).is_some_and(|namespace| {
@@ -527,8 +527,8 @@ fn deletes(look: Look<'_>, said: &mut Found) -> Vec<Action> {
 
 /// Returns the objects that the ledger may forget: they are no longer desired, and are gone or were replaced by an
 /// object with another UID. A binding that the cluster does not show may exist without its label. It is therefore
-/// forgotten only after the API server has answered its deletion, or together with its namespace. So is a binding of a
-/// suspended account.
+/// forgotten only after the API server has answered its deletion, or together with its namespace. The same applies to a
+/// binding of a suspended account.
 pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
     let orphans = look.scan.orphans((look.id, look.cluster), look.tenant);
     let gone = orphans.filter(|key| !look.there.is_blind_to(key)).filter(|key| {
@@ -558,7 +558,7 @@ fn goes_with_its_namespace(look: Look<'_>, key: &ObjectKey) -> bool {
 }
 
 /// Returns the steps that stop workloads: when the suspension begins, and again while it is unfinished. `intents`
-/// records a failure before the first step, and the record is cleared only after the last one, so a daemon that was
+/// records a failure before the first step, and the record is cleared only after the last step. So a daemon that was
 /// killed repeats these steps.
 fn stop(look: Look<'_>, sealed_now: bool) -> Vec<Action> {
     let namespace = look.tenant.namespace.clone().filter(|_| is_to_stop(look, sealed_now));

@@ -1,7 +1,7 @@
-//! Finds objects with our labels that are not in the ledger: the daemon was killed between a write and its record, the
-//! ledger was restored, or somebody else made them. Such bindings are removed, because they give access without a
-//! decision; other objects are only reported. Bindings whose account is not in the ledger either are removed by plans
-//! of their own ([`super::ownerless`]).
+//! Finds objects with our labels that are not in the ledger. They exist if the daemon was killed between a write and
+//! its record, if the ledger was restored, or if somebody else made them. Such bindings are removed, because they give
+//! access without a decision; other objects are only reported. Bindings whose account is not in the ledger either are
+//! removed by plans of their own ([`super::ownerless`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -122,8 +122,8 @@ impl<'a> Strays<'a> {
     }
 
     /// Returns the removal of unknown bindings that belong to the account in the cluster. If the tenant is suspended,
-    /// or somebody loses access to it, they are removed at once, without [`GRACE`]: they may name the person or the
-    /// generation that has to leave.
+    /// or somebody loses access to it, the bindings are removed at once, without [`GRACE`], because they may name the
+    /// person or the generation that has to leave.
     pub(super) fn removals(&self, look: Look<'_>) -> Vec<Action> {
         let Look { id, cluster, .. } = look;
         let suspended = look.tenant.suspended;

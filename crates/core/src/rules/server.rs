@@ -72,12 +72,12 @@ pub struct ServerRules {
     /// Gateways.
     pub services: ServerRule,
     /// `admission.scheduling`: `priority NAME`, `runtime NAME`, `scheduler NAME`, `toleration KEY`, `nodeName` and
-    /// `schedulingGroup`. If the class has no list of a kind, the name is [`ANY`].
+    /// `schedulingGroup`. If the class does not limit the names, for example of runtimes, the name is [`ANY`].
     pub scheduling: ServerRule,
     /// `admission.sysctls`: names of sysctls in addition to the safe ones.
     pub sysctls: ServerRule,
-    /// `admission.ingress`: `ingress CLASS` and `gateway CLASS`. If the class has no list of a kind, the name is
-    /// [`ANY`].
+    /// `admission.ingress`: `ingress CLASS` and `gateway CLASS`. If the class does not limit the classes of ingresses
+    /// or of gateways, their name is [`ANY`].
     pub ingress: ServerRule,
     /// The storage classes of `admission.claims`: `class NAME`.
     pub storage: ServerRule,

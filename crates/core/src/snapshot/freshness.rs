@@ -97,16 +97,16 @@ impl Marks {
         }
     }
 
-    /// Whether `shown` comes from the last domain controller, with a database that was never seen before: a restored
-    /// controller gets a new `invocationId`, and its counts cannot be compared with the former ones.
+    /// Whether `shown` comes from the last domain controller, but from a database that was never seen before. A
+    /// restored controller gets a new `invocationId`, and its counts cannot be compared with the former ones.
     #[must_use]
     pub fn is_restored(&self, shown: &Self) -> bool {
         let is_new = !self.counts.is_empty() && !shown.counts.is_empty();
         is_new && self.controller == shown.controller && shown.counts.keys().all(|id| !self.counts.contains_key(id))
     }
 
-    /// Whether `shown` has an older `contextCSN`. Such an answer is used only if the server has newer entries: it
-    /// crashed, or it is another server of the same name in the middle of a refresh.
+    /// Whether `shown` has an older `contextCSN`. Such an answer is used only if the server has newer entries. The
+    /// server may have crashed, or it may be another server of the same name in the middle of a refresh.
     #[must_use]
     pub fn has_older_changes(&self, shown: &Self) -> bool {
         self.changes_behind(shown).is_some()

@@ -31,8 +31,8 @@ pub struct GidClaim {
     pub ids: Vec<DirectoryId>,
     pub created: Option<Timestamp>,
     pub gives: Gives,
-    /// The accounts that the group names. `None` if no other group of the read shows the gid, because everybody who has
-    /// the gid is then in this group.
+    /// The accounts that the group names. `None` if no other group of the read shows the gid: everybody who has the gid
+    /// is then in this group.
     pub members: Option<BTreeSet<DirectoryId>>,
 }
 

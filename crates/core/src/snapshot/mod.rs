@@ -33,7 +33,7 @@ pub struct DirectorySnapshot {
     /// Sources that were not asked in this pass, or have not answered yet. Their known state stays.
     pub unasked: BTreeSet<String>,
     /// Sources whose last answer, here or in the ledger, comes from a read that began before an order which waits for
-    /// them. Such a read carries out no order and ends none; another one follows.
+    /// them. Such a read carries out no order and ends none; another read follows.
     pub outdated: BTreeSet<String>,
 }
 

@@ -54,7 +54,7 @@ pub struct RawTree {
     pub whole: bool,
 }
 
-/// The bases of the trees, by whether all entries were returned.
+/// The bases of the trees that were returned completely, and of the other trees.
 struct Bases {
     whole: Vec<Dn>,
     cut: Vec<Dn>,
@@ -97,8 +97,8 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     problems.extend(missing);
 
     let tools = Companions::of(&candidates, &companions, reading_of);
-    // The checks of single entries run in parallel with the work that needs all of them. With many entries, both take a
-    // considerable part of a second.
+    // The checks of single entries run in parallel with the work that needs all entries. With many entries, each of the
+    // two takes a considerable part of a second.
     let (checked, index, groups, closed) = thread::scope(|scope| {
         let check = || candidates.iter().map(|candidate| reading_of(candidate.kind).check(candidate)).collect();
         let checked: ScopedJoinHandle<'_, Vec<_>> = scope.spawn(check);
@@ -127,8 +127,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
                 .map_or_else(|rejected| *rejected, |entry| RejectedEntry::of(&source.name, &entry, String::new()));
             let (attribute, id) = (&source.attributes.id, id.as_ref().map(ToString::to_string).unwrap_or_default());
             let other = dns.iter().find(|dn| **dn != raw.dn).unwrap_or(&"another entry");
-            entry.why =
-                format!("{attribute} {id} is also that of {other}: neither is read until one of them has another");
+            entry.why = format!("{attribute} {id} is also that of {other}: neither entry is used until the ids differ");
             // The id is removed, so that statements about one of these entries are not taken for statements about the
             // other.
             return Err(Box::new(RejectedEntry { id: None, ..entry }));
@@ -252,7 +251,8 @@ fn reading<'a>(
     }
 }
 
-/// Describes the sentinels that are missing or hide an attribute. Only those count whose DN is `sure`.
+/// Describes the sentinels that are missing or hide an attribute. Only sentinels for whose DN `sure` returns `true`
+/// count.
 fn missing_sentinels<'a>(
     source: &SourceConfig,
     all: impl Iterator<Item = &'a Candidate>,
@@ -311,8 +311,8 @@ fn sort_out(
     (candidates, companions)
 }
 
-/// Returns the ids that several entries have, with their DNs. People who may write the id attribute of their own entry
-/// can copy the id of any other entry, so it is unknown which of these entries is the account.
+/// Returns the ids that several entries have, each with the DNs of these entries. People who may write the id attribute
+/// of their own entry can copy the id of another entry, so it is unknown which entry is the account.
 fn ambiguous(candidates: &[Candidate]) -> HashMap<&DirectoryId, Vec<&str>> {
     let mut first: HashMap<&DirectoryId, &str> = HashMap::with_capacity(candidates.len());
     let mut ambiguous: HashMap<&DirectoryId, Vec<&str>> = HashMap::new();
@@ -339,7 +339,7 @@ fn complete(entry: &mut Entry, groups: &[&Dn], closed: &Closed<'_>, index: &Inde
             let (count, one, other) = (groups.len(), one.canonical(), other.canonical());
             return Err(format!(
                 "{count} groups have its name, such as {one} and {other}: nobody joins it or leaves it until only one \
-                 has"
+                 has that name"
             ));
         }
     };
@@ -585,9 +585,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         let read = read(&source(), &SITE.replace("entryUUID: b", "entryUUID: a"));
         let why: Vec<_> = read.rejected[..2].iter().map(|rejected| (rejected.id.as_ref(), &*rejected.why)).collect();
         let text = |of: &str| {
-            format!(
-                "entryUUID a is also that of uid={of},ou=people,dc=x: neither is read until one of them has another"
-            )
+            format!("entryUUID a is also that of uid={of},ou=people,dc=x: neither entry is used until the ids differ")
         };
         assert_eq!(why, [(None, &*text("bob")), (None, &*text("alice"))]);
         assert_eq!(names(&read), ["tool:bar", "tool:foo", "group:staff"]);

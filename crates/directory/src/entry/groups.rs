@@ -18,8 +18,8 @@ use crate::entry::{Candidate, Reading};
 use crate::source::SourceConfig;
 
 /// The most nested memberships that all groups of a read may have together. If one large group is nested in many
-/// others, its members are counted in each of them, and everybody who may edit a group can nest the large group in it.
-/// For 100,000 people, the limit is 50 memberships per person.
+/// others, its members are counted in each of them. Everybody who may edit a group can nest a large group in it. For
+/// 100,000 people, the limit is 50 memberships per person.
 const MOST_NESTED: usize = 5_000_000;
 
 /// Accounts by DN and by name, including rejected accounts: a person whose uid cannot be read stays a maintainer of

@@ -3,7 +3,7 @@
 //!
 //! The algorithm is described in sssd-ad(5), ID MAPPING. The numbers from `lower` to `upper` are divided into slices of
 //! `size`. The hash of a domain's SID selects its slice, and the RID is the offset in it. RIDs beyond the slice are in
-//! further slices; each further slice is selected by the hash of the domain's SID and of the first RID in it.
+//! further slices. The hash that selects a further slice is made from the domain's SID and the first RID in the slice.
 
 use std::collections::{BTreeMap, BTreeSet};
 

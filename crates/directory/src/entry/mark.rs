@@ -112,8 +112,9 @@ impl FromStr for DisabledMark {
 
 const DAY: i64 = 24 * 3600;
 
-/// Parses the time at which an account expires. Returns `Some(None)` for "never": time 0, the beginning of 1970, which
-/// MIT Kerberos stores for "never"; and the end of the year 9999, which is later than a [`Timestamp`] can be.
+/// Parses the time at which an account expires. Returns `Some(None)` for two times that mean "never". One is time 0,
+/// the beginning of 1970, which MIT Kerberos stores. The other is the end of the year 9999, which is later than a
+/// [`Timestamp`] can be.
 #[expect(clippy::option_option, reason = "a text that is not a time differs from an absent time")]
 fn expiry(value: &str) -> Option<Option<Timestamp>> {
     let Some(time) = broken_down(value) else { return file_time(value).ok() };

@@ -37,7 +37,7 @@ use crate::source::AttributeNames;
 /// is longer than this.
 const NAME_MAX: usize = 255;
 
-/// The policy's rules for homes, for each kind of account that has a class with a home, and the time of the read.
+/// The rules of the policy for homes, and the facts about the read that the meaning of entries depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EntryRules {
     /// The folder of the homes of each kind, for entries without a home. Only kinds with a class that has a home are
@@ -195,8 +195,8 @@ impl Reading<'_> {
         })
     }
 
-    /// Returns the keys of a person: at most one key more than is allowed, each cut to one character more than is
-    /// allowed, so that later checks notice the excess.
+    /// Returns the keys of a person. There is at most one key more than is allowed, and each key has at most one
+    /// character more than is allowed, so that later checks notice the excess.
     fn ssh_keys(&self, kind: AccountKind, raw: &RawEntry) -> BTreeSet<String> {
         if kind != AccountKind::User {
             return BTreeSet::new();

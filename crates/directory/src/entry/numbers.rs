@@ -1,7 +1,8 @@
 //! Determines the uids and gids of a source: from attributes, or from SIDs.
 //!
-//! Attributes and SIDs are mixed only if the configuration says so. Otherwise a person whose `uidNumber` is removed
-//! would get another uid, and a number that was assigned by hand could equal one that comes from a SID.
+//! Attributes and SIDs are mixed only if the configuration says so. If they were always mixed, a person whose
+//! `uidNumber` is removed would get another uid, and a number that was assigned by hand could equal one that comes from
+//! a SID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -137,10 +138,11 @@ impl Numbers {
         Some(match (self.told?, self.by) {
             (Ids::Auto, By::Sid) if *numbered > 0 => format!(
                 "uids from SIDs, as the first complete read decided, though {numbered} of {accounts} accounts have a {uid} \
-                 now (set ids = \"sid\", or \"mixed\")"
+                 now; to make the choice explicit, set ids = \"sid\" or \"mixed\""
             ),
             (Ids::Auto, By::Attributes) if *numbered == 0 && decided.is_some() => format!(
-                "uids from attributes, as the first complete read decided, though no account has a {uid} now (set ids)"
+                "uids from attributes, as the first complete read decided, though no account has a {uid} now; to make \
+                 the choice explicit, set ids"
             ),
             (Ids::Auto, By::Sid) => format!("uids from SIDs, because no account has a {uid} (ids = \"auto\")"),
             (Ids::Auto, By::Unknown) => {

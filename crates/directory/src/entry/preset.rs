@@ -50,7 +50,7 @@ pub struct AttributeNames {
     pub person: Option<String>,
     /// Managers of a group or tool by DN (a class's `managers`).
     pub managers: Option<String>,
-    /// Whether this is an Active Directory: the id is an `objectGUID`, numbers may come from SIDs, and names of
+    /// Whether this is an Active Directory. Its ids are `objectGUID`s, and numbers may come from SIDs. Names of
     /// accounts are converted to lower case, as SSSD does, because Active Directory compares them without case.
     pub windows: bool,
 }

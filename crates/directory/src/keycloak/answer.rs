@@ -145,7 +145,8 @@ struct Declared {
     permissions: Option<Permissions>,
 }
 
-/// The roles (`admin`, `user`) that may change and view an attribute. Who may change it may also view it.
+/// The roles (`admin`, `user`) that may change and view an attribute. A role that may change an attribute may also view
+/// it.
 #[derive(Deserialize, Default)]
 struct Permissions {
     #[serde(default)]
@@ -154,7 +155,7 @@ struct Permissions {
     view: BTreeSet<String>,
 }
 
-/// Who may change an attribute, as far as this decides whether its values are believed.
+/// Who may change or view an attribute. This decides whether its values are believed.
 enum Editor {
     /// Only administrators, or nobody.
     Admin,
@@ -317,8 +318,8 @@ impl<'a> Scribe<'a> {
         raw
     }
 
-    /// Adds a person to a group. A member who is not among the listed users is hidden from Bursar, or was created after
-    /// the users were listed, and gets a DN that no listed user has.
+    /// Adds a person to a group. If a member is not among the listed users, the member is hidden from Bursar, or was
+    /// created after the users were listed. Such a member gets a DN that no listed user has.
     pub(super) fn member(&self, group: &mut RawEntry, member: &Member) {
         let unlisted = || {
             let dn = self.person(&member.username);

@@ -1,9 +1,9 @@
 //! Reads the users and groups of a Keycloak realm with its administration API, in full and page by page, because
 //! Keycloak reports no changes.
 //!
-//! Each failure becomes a reason in [`RawRead::problems`]. So does a list from which something was removed during the
-//! read: the number of listed entries, or the count after the read, is less than the count before. Additions are
-//! harmless. [`Administration`] makes all changes in a realm.
+//! Each failure becomes a reason in [`RawRead::problems`]. A list from which something was removed during the read is
+//! such a failure too. It is noticed if the number of listed entries, or the count after the read, is less than the
+//! count before. Additions are harmless. [`Administration`] makes all changes in a realm.
 
 mod administration;
 mod answer;

@@ -1,5 +1,5 @@
-//! A session with a realm for one pass: gets the token of the service account, sends one request after the other, and
-//! reads lists in overlapping pages.
+//! A session with a realm for one pass. It gets the token of the service account, sends one request after the other,
+//! and reads lists in overlapping pages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

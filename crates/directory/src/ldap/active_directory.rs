@@ -33,12 +33,12 @@ use crate::sync::mirror::{Id, Mirror};
 pub(super) const ID: &str = "objectGUID";
 /// The control that makes deleted objects visible to those who may see them (MS-ADTS 3.1.1.3.4.1.14).
 const SHOW_DELETED: &str = "1.2.840.113556.1.4.417";
-/// The container of deleted objects, whatever it is called (MS-ADTS 6.1.1.4).
+/// The well-known GUID of the container of deleted objects, which does not depend on its name (MS-ADTS 6.1.1.4).
 const DELETED_OBJECTS: &str = "18e2ea80684f11d2b9aa00c04f79f805";
 /// `FLAG_ATTR_NOT_REPLICATED` and `FLAG_ATTR_IS_CONSTRUCTED` (MS-ADTS 2.2.10): changes of such values are not reported.
 const UNTOLD: i64 = 1 | 4;
-/// Attributes that the schema marks as not replicated, although changes need no report: the attributes never change, or
-/// change only with the name.
+/// Attributes that need no report of their changes, although the schema marks them as not replicated. They never
+/// change, or change only together with the name, which is reported.
 const TOLD_OTHERWISE: [&str; 2] = ["objectguid", "distinguishedname"];
 
 /// Returns all objects as they are now: `kept` with the changes since then, or a first read if it is `None`; see

@@ -1,4 +1,4 @@
-//! Opens a connection to an LDAP server: connect, begin TLS, bind. Nothing is ever written over a connection.
+//! Opens a connection to an LDAP server: connect, begin TLS, bind. Connections are used only for reading.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -88,8 +88,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Replaces `error` with the cause: an operation only learns that the connection ended, but the driver task knows
-    /// why.
+    /// Replaces `error` with its cause. An operation only learns that the connection ended; the driver task knows why.
     pub(super) async fn diagnose(&mut self, error: ReadError) -> ReadError {
         if !matches!(error, ReadError::Lost(_)) {
             return error;

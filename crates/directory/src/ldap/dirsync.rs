@@ -92,7 +92,7 @@ async fn answer(
         let entry = raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
         let id = entry.values("objectGUID").next().ok_or(ReadError::Unparsable)?;
         changed.ids.insert(id.to_vec());
-        // Deletion also renames an object, but a deleted object had no objects beneath it.
+        // A deletion also renames the object, but no objects are beneath a deleted object.
         changed.moved |= entry.has("name") && !entry.has("isDeleted");
     }
     let end = stream.finish().await;

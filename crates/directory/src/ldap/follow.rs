@@ -229,7 +229,7 @@ impl Following<'_> {
         Ok(())
     }
 
-    /// Fails if the cache was dropped because a comparison with a full read found errors in it.
+    /// Fails if the cache has been dropped, because a comparison with a full read found errors in it.
     fn look(&self) -> Result<(), ReadError> {
         if self.memory.found_wrong(&self.source.name) == self.found_wrong { Ok(()) } else { Err(found_wrong()) }
     }

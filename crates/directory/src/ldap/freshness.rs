@@ -75,9 +75,9 @@ pub(super) async fn contexts(
     Ok(all.filter(|(_, suffix)| bases.iter().any(|base| base.is_within(suffix))).collect())
 }
 
-/// Whether a server has the known changes although it shows an older `contextCSN`: for each server id that is behind,
-/// it must have an entry that this id wrote at the known time or later. After a crash, `slapd` shows the `contextCSN`
-/// of its last checkpoint.
+/// Whether a server has the known changes although it shows an older `contextCSN`, as `slapd` does after a crash: it
+/// then shows the value of its last checkpoint. For each server id that is behind, the server must have an entry that
+/// this id wrote at the known time or later.
 pub(super) async fn has_newer_entries(
     ldap: &mut Ldap,
     config: &LdapConfig,

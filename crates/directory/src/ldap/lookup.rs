@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Such as the attribute `GUID` of eDirectory.
+    /// An example of a binary id is the attribute `GUID` of eDirectory.
     #[test]
     fn an_entry_with_a_binary_id_is_searched_by_its_bytes_and_recognized() {
         let guid = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";

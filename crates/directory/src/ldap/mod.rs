@@ -51,8 +51,8 @@ const COALESCE: Duration = Duration::from_micros(250);
 /// Access rules that hide entries cause a few such pages.
 const EMPTY_PAGES: u32 = 100;
 
-/// Returns the servers of `config`, and the targets of SRV records in place of their names. Servers that are not found are
-/// left out.
+/// Returns the servers of `config`. A name with SRV records is replaced by the targets of the records; if none are
+/// found, it is left out.
 pub async fn servers(config: &LdapConfig) -> Vec<ServerUrl> {
     service::servers(config, &mut Vec::new()).await
 }

@@ -1,8 +1,8 @@
 //! Turns objects that may have changed in a domain into the mirror that a full read would give. Each object is
 //! requested again by its id, together with the groups that name the object by a DN that it no longer has.
 //!
-//! A group shows its members by DN but stores them by id: after a member is renamed, the server shows the new DN in the
-//! group, and does not report a change of the group (MS-ADTS 3.1.1.1.6). If one object gives up a DN, another may take
+//! A group shows its members by DN but stores them by id. After a member is renamed, the server shows the new DN in the
+//! group, but does not report a change of the group (MS-ADTS 3.1.1.1.6). If one object gives up a DN, another may take
 //! it, and must not inherit its groups.
 
 use std::collections::{BTreeMap, BTreeSet};

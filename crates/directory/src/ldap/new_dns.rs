@@ -1,6 +1,6 @@
-//! Notices that a container was renamed or moved: all entries below it get new DNs, and a server that reports changes
-//! (RFC 4533) reports none of these entries. A DN may then belong to another entry than the mirror says, so a group that
-//! names this DN would gain or lose the wrong member.
+//! Notices that a container was renamed or moved. All entries below it then get new DNs, but a server that reports
+//! changes (RFC 4533) reports none of these entries. A DN may then belong to another entry than the mirror says, so a
+//! group that names this DN would gain or lose the wrong member.
 
 use bursar_core::identity::AccountKind;
 use bursar_core::snapshot::dn::Dn;

@@ -1,13 +1,13 @@
-//! Reads the changes that a server reports by RFC 4533 (OpenLDAP's syncrepl): each search of a tree ends with a cookie,
+//! Reads the changes that a server reports by RFC 4533 (OpenLDAP's syncrepl). Each search of a tree ends with a cookie,
 //! and a later search with this cookie returns the changes since then.
 //!
-//! A refresh is collected first and then applied as a whole. If the answer does not fit (the server does not know the
-//! cookie, reports an entry as unchanged that it never sent, or uses DNs that contradict the known ones), the refresh
-//! starts again with new cookies and a full read. In a first refresh, or if the changes are older than the session log,
-//! the server names the entries that are left. An entry that it does not name need not be deleted: after a crash,
-//! `slapd` does not name entries written after its last checkpoint (`contextCSN`) until the next write. Therefore
-//! everything is read in this case, too. A server that cannot report changes is read in full each time. If a connection
-//! ends early, the cache stays as it was.
+//! A refresh is collected first and then applied as a whole. An answer does not fit if the server does not know the
+//! cookie, reports an entry as unchanged that it never sent, or uses DNs that contradict the known ones. The refresh
+//! then starts again with new cookies and a full read. In a first refresh, or if the changes are older than the session
+//! log, the server names the entries that are left. An entry that the server does not name may still exist: after a
+//! crash, and until the next write, `slapd` does not name entries that were written after its last checkpoint
+//! (`contextCSN`). Therefore everything is read in this case, too. A server that cannot report changes is read in full
+//! each time. If a connection ends early, the cache stays as it was.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

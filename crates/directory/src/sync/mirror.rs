@@ -169,8 +169,9 @@ impl Mirror {
             || (news.only.is_some() && !self.ids(kind).all(|id| is_left(&id)))
     }
 
-    /// Whether `news` look like a report of all entries from the beginning: most of them are unchanged, and they
-    /// contain a good part of the known entries. Such a report leaves out deleted entries instead of naming them.
+    /// Whether `news` look like a report of all entries from the beginning: most entries in them are unchanged, and
+    /// they contain at least a tenth (1/`PART`) of the known entries. Such a report leaves out deleted entries instead
+    /// of naming them.
     #[must_use]
     pub fn is_told_again_by(&self, kind: AccountKind, news: &News) -> bool {
         let puts = news.puts.len();

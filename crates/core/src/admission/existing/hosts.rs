@@ -30,8 +30,8 @@ pub(super) fn is_served_by_annotation(kind: JudgedKind<'_>, fields: &BTreeSet<Ho
     }
 }
 
-/// Returns the annotations that have a host of somebody else: those whose names end in the word `hostname`,
-/// [`HOST_ANNOTATIONS`], and those that the class adds.
+/// Returns the annotations that name a host of somebody else. Only three sets of annotations are checked: names that
+/// end in the word `hostname`, [`HOST_ANNOTATIONS`], and the annotations that the class adds.
 pub(super) fn hostnames(own_hosts: &[String], added: &BTreeSet<String>, annotations: &Value) -> Vec<String> {
     let names_hosts = |key: &str| {
         let singular = key.strip_suffix('s').unwrap_or(key);

@@ -106,7 +106,7 @@ impl World<'_> {
             (_, Lifecycle::New | Lifecycle::Active | Lifecycle::Deleted) => return None,
         };
         let mut places = self.places(subject, &taken.before, &decided, claimed, &mut Vec::new());
-        // A place that no class gives any more, and in which no binding is left, is not created again.
+        // If no class gives the account a place any more, and no binding is left there, the place is not created again.
         places.retain(|cluster, _| {
             decided.suspended || is_taken(&taken.before, cluster) || self.is_bound(account, cluster)
         });
@@ -121,7 +121,7 @@ impl World<'_> {
             derived.leaving.clear();
             derived.rests_on.clear();
         } else if !derived.leaving.is_empty() || !derived.rests_on.is_empty() {
-            // Members who may not leave yet must not hold up an order.
+            // An order must not wait until all members may leave.
             derived.otherwise = self.without_removal(subject, false, claimed, last_generation);
         }
         let staying = Side { holders: &holders.staying, ..side };
@@ -174,8 +174,8 @@ impl World<'_> {
     }
 
     /// Returns the state of an account that is not a tenant, but has members, orders or deliveries that the plan needs.
-    /// Most such accounts are directory groups. The removal of a deleted account's kubeconfigs and SSH keys, and the
-    /// inspections after it, go on after the deletion, which does not wait for them.
+    /// Most such accounts are directory groups. After an account is deleted, the removal of its kubeconfigs and SSH
+    /// keys, and the inspections after that removal, still go on, because the deletion does not wait for them.
     fn bystander(&self, subject: &Subject<'_>) -> Option<DesiredAccount> {
         let account = subject.account;
         let is_deleted = account.state == Lifecycle::Deleted;

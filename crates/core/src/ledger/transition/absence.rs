@@ -64,7 +64,7 @@ impl Memory<'_> {
             Lifecycle::Active => true,
             // A new account is not suspended. Without this condition, the servers would be asked at each read forever.
             Lifecycle::New => is_open,
-            // The absence may replace the suspension, and then it leads to the archive.
+            // The absence may become the cause of the suspension, and then leads to the archive.
             Lifecycle::Suspended => match account.suspension.as_deref() {
                 Some(
                     Suspension::Ordered { .. }

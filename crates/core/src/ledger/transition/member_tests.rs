@@ -80,7 +80,7 @@ fn a_name_that_two_entries_claim_means_the_account_that_has_it() {
 
 /// Groups list a tool by its name with the prefix, which the ledger does not have.
 #[test]
-fn a_tool_that_groups_list_by_name_stays_with_the_gid() {
+fn a_tool_that_groups_list_by_name_keeps_its_membership_and_gid() {
     let tool = || {
         let Entry { posix, .. } = in_staff(person(7));
         Entry { posix, ..Entry::new(AccountKind::Tool, "t1", "uid=tools.bar,dc=x", "bar") }

@@ -30,7 +30,7 @@ pub(super) struct Named {
     pub(super) gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
     /// The members, by group or tool, who do not join, because the group may mean another account.
     pub(super) withheld: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
-    /// The gids, by entry, that the entry does not gain for this reason.
+    /// The gids, by entry, that the entry does not gain, because the group may mean another account.
     pub(super) withheld_gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
     /// The names for which no source has an entry.
     pub(super) unresolved: Unresolved,
@@ -123,8 +123,8 @@ impl Memory<'_> {
     }
 
     /// Returns the groups that show no members, although some of their known members are in the read. If there is only
-    /// one such group, or all of them had the same single member, returns none, because that happens without a fault.
-    /// Rejected groups do not count, because a rejected group that shows no members keeps all of them.
+    /// one such group, or all of them had the same single member, returns none, because this also happens in a correct
+    /// read. Rejected groups do not count, because a rejected group that shows no members keeps all of them.
     fn emptied(&self, read: &SourceRead) -> Vec<&Account> {
         if self.is_accepted(read) {
             return Vec::new();
@@ -153,9 +153,9 @@ impl Memory<'_> {
         if groups.len() > 1 && people.len() > 1 { groups } else { Vec::new() }
     }
 
-    /// Keeps the members whose leaving is doubted, in a complete read. They belong to groups that became empty in the
-    /// same read, or their entry may have been renamed after it was read, so that a group names them by their new DN.
-    /// `elsewhere` are people of other domains whose entry may have been renamed.
+    /// Keeps the members whose leaving is doubted, in a complete read. There are two reasons for such a doubt: several
+    /// groups became empty in the same read, or the member's entry may have been renamed after it was read, so that the
+    /// group names the member by a new DN. `elsewhere` are people of other domains whose entry may have been renamed.
     pub(super) fn doubt_leavings(&mut self, read: &SourceRead, named: &mut Named, elsewhere: BTreeSet<AccountId>) {
         let mut emptied = BTreeSet::new();
         for holder in self.emptied(read) {
@@ -388,7 +388,8 @@ impl Domains {
         self.sources.get(domain(sid)).is_some_and(|sources| sources.len() == 1)
     }
 
-    /// Whether a single domain has this suffix. Forests that do not trust each other may have the same one.
+    /// Whether a single domain has this suffix. Two forests that do not trust each other may have domains with the same
+    /// suffix.
     fn is_of_one_domain(&self, dn: &Dn) -> bool {
         self.suffixes.get(suffix(dn)).is_some_and(|domains| domains.len() == 1)
     }

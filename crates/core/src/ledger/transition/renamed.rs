@@ -13,9 +13,9 @@ use crate::snapshot::SourceRead;
 use crate::snapshot::freshness::SETTLES;
 
 impl Memory<'_> {
-    /// Keeps and returns the members whom a group no longer names, if the group names an entry that the read lacks: the
-    /// entry may be the renamed member. If the last complete read raised this doubt about a person already, the person
-    /// leaves, because this read began after the rename.
+    /// Keeps and returns the members whom a group no longer names, if the group names an entry that the read lacks.
+    /// That entry may be the member under a new DN. If the last complete read raised this doubt about a person already,
+    /// the person leaves, because this read began after the rename.
     pub(super) fn renamed(&self, read: &SourceRead, named: &mut Named) -> BTreeSet<AccountId> {
         let mut renamed = BTreeSet::new();
         if !named.is_news || named.strange.is_empty() {
@@ -32,9 +32,9 @@ impl Memory<'_> {
     }
 
     /// Like [`Self::renamed`], for members from another source. Another domain of the forest may learn a new DN earlier
-    /// than the server that this source asks, so only a later read of the member's own source decides. Until then,
-    /// nobody joins the group because of a DN either: the DN may be the new DN of this member, and a former DN of
-    /// another person.
+    /// than the server that is asked for the member's own source, so only a later read of that source decides. Until
+    /// then, nobody joins the group by a DN either, because the DN may be new for this member and old for another
+    /// person.
     pub(super) fn renamed_elsewhere(&self, read: &SourceRead, named: &mut Named) -> BTreeSet<AccountId> {
         let mut renamed = BTreeSet::new();
         named.by_dn.retain(|_, new| !new.is_empty());
@@ -86,8 +86,8 @@ impl Memory<'_> {
         self.ledger.doubts.get(&doubt_key(read, Question::Renamed))
     }
 
-    /// Whether a complete read of the source is newer than the doubt by at least the time that its servers may be
-    /// behind, or the source is no longer configured.
+    /// Whether a complete read of the source has decided the doubt: the read is newer than the doubt by at least the
+    /// time that the source's servers may be behind. If the source is no longer configured, returns true.
     fn was_read_since(&self, source: &str, doubt: &Doubt) -> bool {
         let is_configured = self.judged.contains_key(source) || self.snapshot.unasked.contains(source);
         let read = self.ledger.sources.get(source).and_then(|known| known.complete_at);

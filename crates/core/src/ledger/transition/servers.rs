@@ -25,8 +25,8 @@ impl<'a> Memory<'a> {
     }
 
     /// Remembers the marks of the server that answered. Returns the current change of servers, if a server that cannot
-    /// be compared with this server answered lately. This server may then be behind the other, even if it has answered
-    /// before.
+    /// be compared with this server answered lately. In that case, this server may be behind the other one, even if
+    /// this server has answered before.
     pub(super) fn server(&mut self, read: &'a SourceRead, complete: bool) -> Option<Moved> {
         let known = self.ledger.marks.get(&read.source);
         let standing = known.and_then(|known| known.moved.clone()).filter(|moved| moved.stands(self.now));

@@ -154,8 +154,8 @@ impl Memory<'_> {
             .filter(|(_, account)| attribute.had(account));
         match attribute {
             Attribute::Home => {
-                // The ledger does not know which homes the directory showed and which were made by default. Therefore
-                // this uses the former count of shown homes, limited to the accounts in the read.
+                // The ledger does not know which homes the directory showed, and which were made from the configured
+                // prefix. Therefore this uses the former count of shown homes, limited to the accounts in the read.
                 let shown = self.ledger.homes_shown.get(&(read.source.clone(), kind)).copied().unwrap_or_default();
                 Count { before: shown.min(present), now: count_homes(read, kind) }
             }
@@ -164,7 +164,8 @@ impl Memory<'_> {
                 Count { before: count.before + lost as u64, ..count }
             }
             Attribute::SshKeys => {
-                // A rejected entry can take keys away, so a rule that also makes the entries invalid hides the keys.
+                // Rejected entries count too. They can take keys away, and an access rule that hides keys may also make
+                // entries invalid.
                 for held in rejected.filter_map(|(entry, _)| read.held.get(&entry.dn)) {
                     count.before += 1;
                     count.now += u64::from(!held.ssh_keys.is_empty());

@@ -1,8 +1,9 @@
 //! Keeps people out of groups that name them only by a DN or name that another account had before.
 //!
-//! Values of `member` and `memberUid` are text. Unless the server changes them together with the entries (`refint`),
-//! they still mean the former holder after the DN or name passed to somebody else. The immutable ids decide who has the
-//! DN or name now; only the memberships that come from it are doubted. Nothing else of the two accounts waits.
+//! Values of `member` and `memberUid` are text. After a DN or name has passed to somebody else, such a value still
+//! means the former holder, unless the server changes it together with the entries (`refint`). The immutable ids decide
+//! who has the DN or name now; only the memberships that come from it are doubted. Nothing else of the two accounts
+//! waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 

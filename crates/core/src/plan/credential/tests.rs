@@ -396,7 +396,8 @@ fn a_delivery_into_another_file_names_the_old_one() {
     }
 }
 
-/// If a step of its own removed the old entries, a retry of this step could remove the new entries.
+/// The delivery itself replaces the old entries. If a separate step removed them, a retry of that step could remove the
+/// new entries.
 #[test]
 fn a_credential_of_another_kind_or_host_replaces_the_old_one_in_its_file() {
     let token = |host: &str| CredentialKind::ServiceAccount {

@@ -82,8 +82,8 @@ impl<'a> LimitEvaluator<'a> {
         self.refusals.push(Refusal { limit, class, allowed, wanted, what, accounts, hash, parts });
     }
 
-    /// Refuses removals that depend on a missing entry, if the last read of its source was not complete: the entry may
-    /// exist although the read does not show it.
+    /// Refuses removals that depend on a missing entry, if the last read of the entry's source was not complete. The
+    /// entry may exist although the read does not show it.
     pub(super) fn completeness(&mut self, accounts: &[&AccountPlan]) {
         let mut by_source: BTreeMap<&str, Vec<&AccountPlan>> = BTreeMap::new();
         for plan in accounts.iter().copied() {

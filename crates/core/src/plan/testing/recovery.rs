@@ -1,4 +1,4 @@
-//! What the model's clusters show to a ledger that was rolled back, and homes that do not answer.
+//! Models a ledger that was rolled back, with the facts that the clusters show to it, and homes that do not answer.
 
 use jiff::SignedDuration;
 
@@ -48,7 +48,7 @@ impl World {
     }
 
     /// Replaces the ledger with an older one that takes over the clusters. The directory shows the present facts.
-    /// Returns whether the daemon first notices that the ledger was rolled back.
+    /// Returns whether the daemon notices, before the takeover, that the ledger was rolled back.
     pub fn take_over(&mut self, older: LedgerState) -> bool {
         let facts = self.facts();
         let older = self.shown_to(older);
@@ -65,10 +65,9 @@ impl World {
         is_noticed
     }
 
-    /// Another process starts with a copy of the ledger, while the present process cannot refuse the claim of the new
-    /// one. If the marks of the clusters exceed the copy, the new process exits, and the present one continues.
-    /// Otherwise the ledger becomes the copy, and the directory shows it the present facts. Returns whether the new
-    /// process exits.
+    /// Starts another process with a copy of the ledger, while the present process cannot object. If the marks of the
+    /// clusters exceed the copy, the new process exits, and the present one continues. Otherwise the copy becomes the
+    /// ledger, and the directory shows it the present facts. Returns whether the new process exits.
     pub fn start_with(&mut self, copy: LedgerState) -> bool {
         let exits = self.facts().exceed(&copy);
         if !exits {

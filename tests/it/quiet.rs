@@ -432,8 +432,8 @@ fn archived_and_deleted(world: &mut World) {
     settle(world);
 }
 
-/// Installs the webhook. There is no node, so the test itself reports its pods as ready, and the API server reaches none
-/// of them.
+/// Installs the webhook. There is no node, so the test itself reports its pods as ready, and the API server reaches
+/// none of them.
 fn installed(world: &World) {
     let cluster = &world.servers.cluster;
     let mut install = world.command(&["webhook", "install", "--image", "registry.example.org/w", "--wait", "0s"]);

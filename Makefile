@@ -48,7 +48,7 @@ packages:
 cluster:
 	@tests/cluster/build.sh >/dev/null
 
-# The Active Directory for the tests. Only this needs Samba.
+# The Active Directory for the tests. No other target needs Samba.
 domain: packages
 	@tests/cluster/apt.sh samba samba-ad-provision samba-dsdb-modules samba-vfs-modules winbind python3-samba iproute2
 	@tests/cluster/samba.sh >/dev/null
@@ -87,8 +87,8 @@ rpm: release
 	@packaging/tool.sh cargo-generate-rpm
 	$(CARGO) generate-rpm --target-dir "$${CARGO_TARGET_DIR:-target}"
 
-# Builds the programs, and generates manual pages and completions. Each crate is built by itself, so that it has no
-# feature of a dependency that only another crate needs.
+# Builds the programs, and generates manual pages and completions. Each crate is built by itself: otherwise its
+# dependencies would get features that only another crate needs.
 release:
 	nice $(CARGO) build --locked --release -p bursar --bins
 	nice $(CARGO) build --locked --release -p bursar-homed

@@ -37,7 +37,7 @@ use site::Site;
 
 const ROUNDS: usize = 5;
 const NAMESPACES: u32 = 10_000;
-/// The number of pods that are created with the webhook, and the number without it, in turn.
+/// The number of pods that are created with the webhook. As many are created without it, one of each in turn.
 const PODS: usize = 300;
 const DEADLINE: Duration = Duration::from_mins(10);
 

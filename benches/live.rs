@@ -1,12 +1,12 @@
-//! Measures a whole site by number of tools: a real slapd, API server, `bursard` and `bursar-homed`, with as many people
-//! as tools. Run `cargo bench --bench live`, or with numbers of tools: `cargo bench --bench live -- 20 1000 10000`. Each
-//! site has servers of its own.
+//! Measures a whole site by number of tools: a real slapd, API server, `bursard` and `bursar-homed`, with as many
+//! people as tools. Run `cargo bench --bench live`, or with numbers of tools:
+//! `cargo bench --bench live -- 20 1000 10000`. Each site has servers of its own.
 //!
 //! The daemon starts with an empty ledger and creates all tenants. It is then measured at rest and after a restart. New
-//! tools, repairs and removals are timed one after the other, while nothing else happens. Then a tenth as many new tools
-//! are added that fail, because their homes belong to another user, and as many that do not fail. Meanwhile the removals
-//! are timed again. A removal starts before `ldapmodify` or `bursar`, and ends with the first 403 to requests that are
-//! sent continuously with the old certificate.
+//! tools, repairs and removals are timed one after the other, while nothing else happens. Then a tenth as many new
+//! tools are added that fail, because their homes belong to another user, and as many that do not fail. Meanwhile the
+//! removals are timed again. The time of a removal begins before `ldapmodify` or `bursar` is started. It ends with the
+//! first 403, while requests with the old certificate are sent continuously.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
@@ -38,8 +38,8 @@ use world::World;
 
 /// Numbers of tools if no arguments are given.
 const SIZES: [&str; 1] = ["1000"];
-/// The greatest number of removals of each kind, without and with other work. All three numbers are smaller if there are
-/// few tools.
+/// The greatest number of removals of each kind, without and with other work. All three numbers are smaller if there
+/// are few tools.
 const REMOVALS: u32 = 100;
 const NEW_TOOLS: u32 = 200;
 const REPAIRS: u32 = 50;
@@ -55,7 +55,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const QUERY: Duration = Duration::from_secs(2);
 /// The allocator returns freed memory within this time.
 const REST: Duration = Duration::from_secs(30);
-/// Only the benchmark starts cycles. Raises the daily limits, which would hold back removals.
+/// With these settings, only the benchmark starts cycles, and no limit holds back removals.
 const SETTINGS: &str = "\n[schedule]\ncycle = \"0 0 1 1 *\"\nfull_read = \"0 0 1 1 *\"\n\n[limits]\n\
     disable_per_cycle = { count = 100000 }\ndisable_per_day = { count = 100000 }\n";
 

@@ -17,8 +17,8 @@ triple=$(rustc -vV | awk '$1 == "host:" { print $2 }')
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 
 # The program is static, because the image has no libraries. Paths of this machine are kept out of the program, so that
-# every checkout builds the same one; cargo names our own files relative to the checkout. Without --target, the
-# compiler's own plugins would be static too, and could not be loaded.
+# every checkout builds the same one; cargo names our own files relative to the checkout. Without --target, procedural
+# macros would be static too, and the compiler could not load them.
 flags="-C target-feature=+crt-static --remap-path-prefix=$(realpath -m "$target")=/target"
 flags="$flags --remap-path-prefix=$cargo_home=/cargo --remap-path-prefix=$(rustc --print sysroot)=/rust"
 RUSTFLAGS=$flags SOURCE_DATE_EPOCH=0 CARGO_TARGET_DIR=$target/image \

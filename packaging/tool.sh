@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs a cargo command that makes packages or checks their crates, if it is missing.
+# Installs one of the cargo commands that make the packages or check the dependencies, if it is missing.
 set -euo pipefail
 case $1 in
     cargo-deb) version=3.8.0 ;;

@@ -1,7 +1,7 @@
 # Tasks 2 to 10 of docs/first-day.md, in the booted system of packages.sh, which sources this file after the
-# installation. The other lines here do what the page asks the administrator to have or to edit, and cause the accidents
-# that it describes: the addresses of the servers in an example, the three files in root's home, kubectl, the homes, and
-# the address of the host.
+# installation. The other lines prepare what the page expects: the addresses of the servers in an example, the three
+# files in root's home, kubectl, the homes, and the address of the host. They also cause the accidents that the page
+# describes.
 
 say "the first day, 2: connect"
 sed -e 's|^urls = .*|urls = ["'"$(cat "$site/ldap-url")"'"]|' -e 's|https://k8s.tools.example.org:6443|'"$(cat "$site/k8s-url")"'|' \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of homes on NFS, with a real nfs-ganesha that squashes root and with Linux's own NFS client. Then runs
-# the test of SELinux labels. The kernels of few test machines have an NFS client and SELinux, so the tests run in a small
-# virtual machine, which does not need KVM. Takes six minutes on 2 cores; part of `make soak`.
+# the test of SELinux labels. Most test machines have a kernel without an NFS client and SELinux, so the tests run in a
+# small virtual machine, which does not need KVM. Takes six minutes on 2 cores; part of `make soak`.
 #
 #   tests/nfs.sh          the tests
 #   tests/nfs.sh bench    the benchmark of deliveries (benches/homes.rs) with the usual mount options

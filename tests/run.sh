@@ -16,8 +16,8 @@ grep -v -e '^passwd:' -e '^group:' -e '^initgroups:' /etc/nsswitch.conf >>"$work
 chmod 755 "$work" && chmod 644 "$work"/*
 # shellcheck disable=SC2016  # the inner shell expands this
 exec unshare --mount -- sh -c '
-    # These files are on a file system of their own, so that `rm` below does not remove them: a test mounts over them,
-    # and nothing can be mounted over a removed file.
+    # These files are on a file system of their own, so that `rm` below does not remove them. A test mounts over them,
+    # which is impossible if they are removed.
     mkdir "$0/kept" && mount -t tmpfs -o mode=755 tmpfs "$0/kept"
     for file in passwd group nsswitch.conf; do
         cp -p "$0/$file" "$0/kept/$file"

@@ -222,7 +222,7 @@ fn an_order_cuts_a_long_cycle_short_and_the_rest_is_done_after_it() {
     assert!(!world.rows(later).is_empty(), "the order waited for the whole bootstrap");
     let cycles = world.rows("SELECT trigger FROM cycle ORDER BY id");
     let triggers: Vec<_> = cycles.iter().skip(1).filter_map(|cycle| cycle["trigger"].as_str()).collect();
-    // An order that comes before the first cycle is carried out before it.
+    // If the order comes before the first cycle begins, the order is carried out first.
     assert!(matches!(triggers[..], ["start", "order", "start", ..] | ["order", "start", ..]), "{cycles:?}");
 }
 

@@ -69,7 +69,7 @@ fn doctor_and_check_report_a_class_whose_pods_reach_a_file_server() {
     assert_eq!(of_network(&world), [format!("its pods reach {reached}")]);
     let said = world.bursar("check");
     assert!(said.contains("warning: class.tool.network: pods reach nfs.server 203.0.113.7"), "{said}");
-    // The exception leaves the server out, but another rule allows it again.
+    // `except` leaves the file server out, but another rule allows it again.
     world.configure("except = [\"203.0.113.16/28\"]", "except = [\"203.0.113.0/28\"]");
     assert_eq!(of_network(&world), Vec::<String>::new());
     world.configure("{ to = \"dns\" },", "{ to = \"dns\" }, { cidr = \"203.0.113.7/32\" },");

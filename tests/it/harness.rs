@@ -141,8 +141,8 @@ fn dropped_server_leaves_no_process_and_no_file() {
     assert!(!folder.exists(), "{} still exists after slapd was dropped", folder.display());
 }
 
-/// If this variable is set, this binary runs as the process that the test kills. It names the file for the victim's
-/// note.
+/// If this variable is set, this binary runs as the process that the test kills. The variable names the file for the
+/// victim's note.
 const VICTIM: &str = "BURSAR_TEST_VICTIM";
 
 #[test]

@@ -1,9 +1,9 @@
 //! A ledger of every earlier schema, with data, becomes one of the current schema.
 //!
-//! To make the sample of a schema, a test runs all migrations up to it, and after each one its file in
-//! `tests/data/ledgers`. That file has two parts: the record of sqlx about the migration, with its checksum, so that an
-//! edited migration is refused; and rows that programs write only since this schema. For a new migration, copy that
-//! record from a dump of a ledger (`sqlite3 ledger.db .dump`).
+//! To make the sample of a schema, a test runs all migrations up to it, and after each migration the file in
+//! `tests/data/ledgers` with the same number. That file has two parts. The first is the record of sqlx about the
+//! migration, with its checksum, so that an edited migration is refused. The second are rows that programs write only
+//! since this schema. For a new migration, copy that record from a dump of a ledger (`sqlite3 ledger.db .dump`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! No other process of the same user may read the memory of a program that holds keys. `homes::spawner` tests the workers
-//! of `bursar-homed`.
+//! No other process of the same user may read the memory of a program that holds keys. `homes::spawner` tests the
+//! workers of `bursar-homed`.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,8 @@ const WITHOUT_CAPABILITIES: [&str; 3] = ["--bounding-set=-all", "--inh-caps=-all
 const PIPES: [&str; 7] =
     ["bursar.toml", "admin.kubeconfig", "rules.json", "seal.pub", "tls.crt", "tls.key", "kubeconfig"];
 
-/// Whether the kernel refuses another process of the same user what depends on the right to read the memory.
+/// Whether the kernel refuses another process of the same user everything that needs the right to read this process's
+/// memory.
 fn is_private(process: &Process) -> bool {
     let mut look = Command::new("setpriv");
     look.args(WITHOUT_CAPABILITIES).arg("cat").arg(format!("/proc/{}/environ", process.id()));

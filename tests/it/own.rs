@@ -180,7 +180,7 @@ fn endless_requests_of_people_delay_neither_orders_nor_marks() {
     daemon.notified("WATCHDOG=1");
     drop(asking);
 
-    // `bursar sync` does not wait for the directory that hangs before it uses the answer of the other one.
+    // `bursar sync` uses the answer of one directory without waiting for the other one, which hangs.
     world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "baz")));
     let printed = world.folder.join("sync.txt");
     let file = File::create(&printed).expect("the folder is writable");

@@ -1,5 +1,5 @@
-//! Checks with the audit log of its own servers which requests the daemon sends to a cluster: none if there is nothing
-//! to do, and over a whole lifecycle of tenants exactly those that its role grants.
+//! Checks with the audit log of its own servers which requests the daemon sends to a cluster. If there is nothing to
+//! do, it sends none. Over a whole lifecycle of tenants it uses exactly the rights that its role grants.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -432,8 +432,8 @@ fn archived_and_deleted(world: &mut World) {
     settle(world);
 }
 
-/// Installs the webhook. There is no node, so the test itself reports its pods as ready, and the API server reaches none
-/// of them.
+/// Installs the webhook. There is no node, so the test itself reports its pods as ready, and the API server reaches
+/// none of them.
 fn installed(world: &World) {
     let cluster = &world.servers.cluster;
     let mut install = world.command(&["webhook", "install", "--image", "registry.example.org/w", "--wait", "0s"]);

@@ -298,7 +298,7 @@ fn an_owner_with_a_broken_watch_still_refuses_copies_and_notices_a_lost_mark() {
         let executions = async { while owner.confirm().await {} };
         let claimed = tokio::select! {
             claimed = other.claim() => claimed,
-            () = executions => panic!("the owner lost to a copy that only asks"),
+            () = executions => panic!("the owner lost the mark to a copy that only wrote a claim"),
         };
         assert_eq!(claimed.expect("the cluster answers"), Claim::Refused);
         other.take_over().await.expect("the cluster answers");

@@ -129,7 +129,7 @@ fn each_source_decides_about_its_people_and_one_person_has_one_account() {
     assert_eq!(names(&active(&world)), ["ann", "ben", "carol"]);
 
     // Ann leaves the first source. She counts as absent although the second source has her, until an order gives her
-    // account that entry.
+    // account to the entry there.
     guests(&world, &[smith, carol, dora], true);
     slapd.delete(&person_dn(&world.base, "ann"));
     world.cycle();

@@ -431,8 +431,8 @@ impl World {
     fn write_config(&self, more: &str) {
         let servers = &self.servers;
         let is_shared = Arc::strong_count(servers) > 1;
-        // Worlds that share a cluster share the ledger's id too. Without a namespace, only the names of administrators
-        // tell whose a binding is.
+        // Worlds that share a cluster share the ledger's id too. A binding without a namespace shows only by the
+        // administrator's name to which world it belongs.
         let admins = if is_shared { format!("^{}-[a-z]+$", self.name) } else { "^[a-z-]+$".to_owned() };
         let password = self.folder.join("ldap-password");
         fs::write(&password, READER_PASSWORD).expect("the folder is writable");

@@ -98,7 +98,7 @@ fn a_webhook_that_does_not_answer_changes_nothing_that_is_in_force() {
         let checked = out(&run(openssl, ""));
         assert!(checked.contains("does match certificate"), "{checked}");
     }
-    // A webhook that was started again gets a new connection of the API server.
+    // The API server opens a new connection to a webhook that was started again.
     site.kill_webhook();
     site.start_webhook();
     site.create(&pod("stays")).expect("the pod is allowed");
@@ -317,7 +317,7 @@ fn tenants_may_not_make_secrets_that_kubernetes_fills_with_tokens() {
 }
 
 /// If a tenant's pod could name this service account, a controller would create the pod as soon as a revocation has
-/// created the account.
+/// created the service account.
 #[test]
 fn pods_may_not_name_the_service_account_of_the_next_generation() {
     let site = Site::shared();

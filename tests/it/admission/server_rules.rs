@@ -159,7 +159,7 @@ fn claim(fields: Value) -> Value {
 }
 
 pub const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
-/// An annotation with hosts whose name does not say so.
+/// An annotation that contains hosts although its name does not end in `hostname`.
 pub const KOPS: &str = "dns.alpha.kubernetes.io/external";
 /// An annotation of `hosts.host_annotations` in class `shop`.
 const LISTED: &str = "example.org/serves";
@@ -524,7 +524,8 @@ fn deletions_and_evictions_may_not_ask_for_a_long_grace_period() {
     site.delete("pod", "ending", TOOL);
 }
 
-/// Gives a pod a node that does not exist. The API server removes a pod without a node at once, whatever the grace period.
+/// Gives a pod a node that does not exist. The API server removes a pod without a node at once, whatever the grace
+/// period.
 fn bind(site: &Site, name: &str, namespace: &str) {
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
         "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}});

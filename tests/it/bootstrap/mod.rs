@@ -308,8 +308,8 @@ fn the_daemon_may_bind_only_groups_of_generations() {
     site.refused("apply", &binding(None, "bursar-tenant", "Group", GROUP), POLICY);
     let (own, former) = (daemon_group(LEDGER), daemon_group("former"));
     site.refused("apply", &binding(None, "bursar-archive", "Group", &own), POLICY);
-    // The archive role is bound only while a tenant is suspended, and only to the daemon of this ledger. Certificates of
-    // a former ledger have the same user name.
+    // The archive role is bound only while a tenant is suspended, and only to the daemon of this ledger. Certificates
+    // of a former ledger have the same user name.
     site.refused("apply", &archive_binding("tool-foo", "Group", &own), POLICY);
     for (kind, subject) in
         [("Group", GROUP), ("Group", former.as_str()), ("User", "bursar:daemon"), ("User", own.as_str())]

@@ -59,8 +59,8 @@ fn stands(config: &Path) -> (Vec<String>, Option<String>) {
 }
 
 /// Adds `count` contexts with kubectl in the home `users`, while homed delivers into `target`, which is the same home,
-/// perhaps through another mount. Each delivery is inspected, and repeated until it is in the file. Returns the number of
-/// deliveries, and how many had to be repeated because kubectl wrote back an older version.
+/// perhaps through another mount. Each delivery is inspected, and repeated until it is in the file. Returns the number
+/// of deliveries, and how many had to be repeated because kubectl wrote back an older version.
 pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize) -> (usize, usize) {
     let programs = tempfile::tempdir().expect("the system allows a temporary folder");
     fs::set_permissions(programs.path(), PermissionsExt::from_mode(0o755))

@@ -1,6 +1,6 @@
-//! The labels of what homed makes, with SELinux in the kernel of a virtual machine. `tests/nfs.sh` loads a policy there,
-//! and sets `$BURSAR_TEST_SELINUX` to a folder with the label of `/home`, and `$BURSAR_TEST_DOMAIN` to the domain in
-//! which systemd starts a service by that policy.
+//! The labels of what homed makes, with SELinux in the kernel of a virtual machine. `tests/nfs.sh` loads a policy
+//! there, and sets `$BURSAR_TEST_SELINUX` to a folder with the label of `/home`, and `$BURSAR_TEST_DOMAIN` to the
+//! domain in which systemd starts a service by that policy.
 
 use std::fs;
 use std::path::{Path, PathBuf};

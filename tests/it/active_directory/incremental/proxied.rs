@@ -1,5 +1,5 @@
-//! Faults on the connection to a domain controller. The pass is then partial, or everything is read again. No existing
-//! account is reported as absent.
+//! Faults on the connection to a domain controller. After a fault, the read is Partial, or everything is read again. No
+//! existing account is reported as absent.
 
 use std::time::Duration;
 

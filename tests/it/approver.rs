@@ -117,7 +117,7 @@ fn a_start_without_an_approver_revokes_at_once_and_renews_the_daemons_certificat
     let before = own_certificate(&mut world).expect("the daemon has a certificate");
     let stolen = world.steal("bar");
     world.stop();
-    let before = granted(&world);
+    let granted_before = granted(&world);
     install(&world);
     let (mark, left) = (world.servers.cluster.audit_mark(), granted(&world));
 
@@ -150,7 +150,7 @@ fn a_start_without_an_approver_revokes_at_once_and_renews_the_daemons_certificat
     let of_requests = |resource: &str, verb: &str| -> Right {
         ("certificates.k8s.io".to_owned(), resource.to_owned(), verb.to_owned())
     };
-    let lost: BTreeSet<Right> = before.symmetric_difference(&left).cloned().collect();
+    let lost: BTreeSet<Right> = granted_before.symmetric_difference(&left).cloned().collect();
     let approval = [of_requests("certificatesigningrequests/approval", "patch"), of_requests("signers", "approve")];
     assert_eq!(lost, BTreeSet::from(approval));
     let requests = asked(&world, mark);

@@ -275,8 +275,6 @@ fn ordinary() -> Vec<Value> {
         annotated(gateway(SHOP, "internal", OWN), HOSTNAME, "a.ann.shop.example.org"),
         annotated(service(SHOP, json!({})), KOPS, "ann.shop.example.org"),
         annotated(service(SHOP, json!({})), LISTED, "ann.shop.example.org"),
-        // Class `tool` has no hosts.
-        annotated(service(TOOL, json!({})), KOPS, "bob.shop.example.org"),
         infrastructure(HOSTNAME, "ann.shop.example.org"),
         infrastructure("example.org/note", "bob.shop.example.org"),
         annotated(route("TCPRoute"), HOSTNAME, "ann.shop.example.org"),

@@ -2,7 +2,7 @@
 //! remedy.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -235,56 +235,60 @@ fn lines(findings: &[Finding], left_out: usize) -> String {
 #[must_use]
 pub(super) fn difference(path: &str, old: &Json<'_>, new: &Json<'_>) -> Vec<PatchOperation> {
     let mut operations = Vec::new();
-    compare(&mut path.to_owned(), old, new, &mut operations);
+    compare(&Place::Root(path), old, new, &mut operations);
     operations
 }
 
-/// Adds the operations for the values at `path`. Within the call, `path` grows and shrinks.
-fn compare(path: &mut String, old: &Json<'_>, new: &Json<'_>, operations: &mut Vec<PatchOperation>) {
+/// A place in an object. It becomes a text, a JSON pointer (RFC 6901), only for an operation.
+enum Place<'p> {
+    Root(&'p str),
+    Field(&'p Self, &'p str),
+    Item(&'p Self, usize),
+    /// After the last item of a list.
+    End(&'p Self),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root(path) => f.write_str(path),
+            Self::Field(parent, key) => write!(f, "{parent}/{}", key.replace('~', "~0").replace('/', "~1")),
+            Self::Item(parent, index) => write!(f, "{parent}/{index}"),
+            Self::End(parent) => write!(f, "{parent}/-"),
+        }
+    }
+}
+
+fn compare(place: &Place<'_>, old: &Json<'_>, new: &Json<'_>, operations: &mut Vec<PatchOperation>) {
     let operation =
-        |op, path: &str, value: &Json<'_>| PatchOperation { op, path: path.to_owned(), value: value.into() };
-    let (before, length) = (operations.len(), path.len());
+        |op, place: &Place<'_>, value: &Json<'_>| PatchOperation { op, path: place.to_string(), value: value.into() };
     match (old, new) {
         (Json::Object(fields), Json::Object(others)) => {
+            let before = operations.len();
             let mut fields = fields.iter().peekable();
             for (key, value) in others.iter() {
-                path.push('/');
-                path.extend(key.chars().flat_map(escaped));
+                let field = Place::Field(place, key);
                 match fields.next_if(|(own, _)| *own == key) {
-                    Some((_, old)) => compare(path, old, value, operations),
-                    None => operations.push(operation("add", path, value)),
+                    Some((_, old)) => compare(&field, old, value, operations),
+                    None => operations.push(operation("add", &field, value)),
                 }
-                path.truncate(length);
             }
             // Both objects are sorted by key, so a field of `old` that is left over is missing in `new`.
             if fields.next().is_some() {
                 operations.truncate(before);
-                operations.push(operation("replace", path, new));
+                operations.push(operation("replace", place, new));
             }
         }
         (Json::List(old), Json::List(new)) if old.len() <= new.len() => {
             for (index, (old, new)) in old.iter().zip(new).enumerate() {
-                let _ = write!(path, "/{index}");
-                compare(path, old, new, operations);
-                path.truncate(length);
+                compare(&Place::Item(place, index), old, new, operations);
             }
-            for value in &new[old.len()..] {
-                operations.push(operation("add", &format!("{path}/-"), value));
-            }
+            let added = new[old.len()..].iter();
+            operations.extend(added.map(|value| operation("add", &Place::End(place), value)));
         }
         (old, new) if old == new => {}
-        (_, new) => operations.push(operation("replace", path, new)),
+        (_, new) => operations.push(operation("replace", place, new)),
     }
-}
-
-/// Returns a character of a key as it is written in a JSON pointer.
-fn escaped(character: char) -> impl Iterator<Item = char> {
-    let escape = match character {
-        '~' => Some('0'),
-        '/' => Some('1'),
-        _ => None,
-    };
-    std::iter::once(if escape.is_some() { '~' } else { character }).chain(escape)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::bounds::Prefix;
 use crate::errno::from_errno;
-use crate::files::{IN_HOME, errno_of, open_beneath, rename_new};
+use crate::files::{IN_HOME, errno_of, look, open_beneath, rename_new};
 
 /// The most files and directories of a skeleton that are copied, and the deepest level. `/etc/skel` has about five
 /// files.
@@ -188,7 +188,7 @@ pub(super) fn copy_skeleton(skeleton: &Path, home: &Path, place: &OwnedFd, creat
     let failed = |call: &str, errno| from_errno(call, home, errno);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = fs::openat(place, ".", flags, Mode::empty()).map_err(|errno| failed("openat", errno))?;
-    if !(created || look(&held, OsStr::new(UNFINISHED)).is_ok() || is_empty(&held)) {
+    if !(created || look(&held, Path::new(UNFINISHED)).is_ok() || is_empty(&held)) {
         return Ok(());
     }
     let mark = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -204,15 +204,9 @@ fn is_empty(held: &OwnedFd) -> bool {
         .is_ok_and(|mut entries| !entries.any(|entry| entry.is_ok_and(|entry| is_name(entry.file_name().to_bytes()))))
 }
 
-/// Opens whatever has this name, also a link, only to know that it exists. Unlike `stat`, this does not ask a FUSE file
-/// system that the user mounted on the name, which may never answer.
-fn look(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
-    fs::openat2(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), IN_HOME)
-}
-
 /// Whether no file has this name. After any other error, nothing is copied.
 fn is_free(directory: &OwnedFd, name: &OsStr) -> bool {
-    look(directory, name).is_err_and(|errno| errno == Errno::NOENT)
+    look(directory, Path::new(name)).is_err_and(|errno| errno == Errno::NOENT)
 }
 
 fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, depth: usize) -> Result<(), HomeError> {

@@ -297,19 +297,13 @@ impl Directory<'_> {
         if is_marked(&self.held) {
             return Some(HomeError::Immutable { path: self.path.clone() });
         }
-        let place = self.place(name).ok()?;
+        let place = look(&self.held, name).ok()?;
         is_marked(&place).then(|| HomeError::Immutable { path: self.path_of(name) })
-    }
-
-    /// Opens the file, link or directory with this name, only to read its metadata. `stat` with a path would cross a
-    /// mount on the name, and a FUSE file system that a user mounted on a file may never answer.
-    fn place(&self, name: &Path) -> Result<OwnedFd, Errno> {
-        fs::openat2(&self.held, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), IN_HOME)
     }
 
     /// Returns the metadata of the file with this name; `None` if it does not exist. Links are not followed.
     pub(super) fn look(&self, name: &Path) -> Result<Option<Stat>, HomeError> {
-        match self.place(name) {
+        match look(&self.held, name) {
             Ok(place) => fs::fstat(&place).map(Some).map_err(|errno| self.failed("fstat", name, errno)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(self.failed("openat2", name, errno)),
@@ -509,6 +503,12 @@ impl Directory<'_> {
             }
         }
     }
+}
+
+/// Opens the file, link or directory with this name, only to read its metadata. `stat` with a path would cross a mount
+/// on the name, and a FUSE file system that a user mounted on a file may never answer.
+pub(super) fn look(directory: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
+    fs::openat2(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), IN_HOME)
 }
 
 /// Renames a file to a name that no file has. If one has it, returns [`Errno::EXIST`].

@@ -131,23 +131,22 @@ impl Default for SignerBreaker {
 
 impl SignerBreaker {
     fn heard<T>(&self, holder: &str, answer: &Result<T, SigningError>, now: Instant) {
-        match answer {
-            Ok(_) | Err(SigningError::Denied(_) | SigningError::Failed(_)) => self.breaker.lock().answered(),
-            Err(SigningError::NotSigned | SigningError::NotApproved) => {
-                if self.breaker.lock().timed_out(holder.to_owned(), now) {
-                    tracing::warn!("the signer does not answer");
-                }
-            }
-            Err(_) => {}
+        let (is_signed_or_refused, is_judged) = match answer {
+            Ok(_) | Err(SigningError::Denied(_) | SigningError::Failed(_)) => (true, true),
+            Err(SigningError::NotSigned) => (false, true),
+            Err(SigningError::NotApproved) => (false, false),
+            Err(_) => return,
+        };
+        if is_judged {
+            self.unapproved.lock().remove(holder);
+        } else {
+            self.unapproved.lock().insert(holder.to_owned(), now);
         }
-        match answer {
-            Err(SigningError::NotApproved) => {
-                self.unapproved.lock().insert(holder.to_owned(), now);
-            }
-            Ok(_) | Err(SigningError::Denied(_) | SigningError::Failed(_) | SigningError::NotSigned) => {
-                self.unapproved.lock().remove(holder);
-            }
-            Err(_) => {}
+        let mut breaker = self.breaker.lock();
+        if is_signed_or_refused {
+            breaker.answered();
+        } else if breaker.timed_out(holder.to_owned(), now) {
+            tracing::warn!("the signer does not answer");
         }
     }
 

@@ -127,20 +127,22 @@ fn detailed<'a>(table: &Table<'a>, rule: &str) -> Option<Table<'a>> {
     table.value(rule).is_some_and(serde_json::Value::is_object).then(|| table.section(rule))
 }
 
-fn host_annotations(table: &Table<'_>) -> BTreeSet<String> {
-    const KEY: &str = "host_annotations";
-    let Some(hosts) = detailed(table, "hosts").filter(|hosts| hosts.has(KEY)) else { return BTreeSet::new() };
+/// Returns the table of the rule `hosts` if it has `key`, which lists `what` may name hosts.
+fn hosts_with<'a>(table: &Table<'a>, key: &str, what: &str) -> Option<Table<'a>> {
+    let hosts = detailed(table, "hosts").filter(|hosts| hosts.has(key))?;
     if !hosts.has("allow") {
-        hosts.wrong(KEY, "needs allow, the hosts that the annotations may name");
+        hosts.wrong(key, format!("needs allow, the hosts that the {what} may name"));
     }
-    names(&hosts, KEY).into_iter().collect()
+    Some(hosts)
+}
+
+fn host_annotations(table: &Table<'_>) -> BTreeSet<String> {
+    let hosts = hosts_with(table, "host_annotations", "annotations");
+    hosts.map(|hosts| names(&hosts, "host_annotations")).into_iter().flatten().collect()
 }
 
 fn host_fields(table: &Table<'_>) -> BTreeSet<HostField> {
-    let Some(hosts) = detailed(table, "hosts").filter(|hosts| hosts.has("fields")) else { return BTreeSet::new() };
-    if !hosts.has("allow") {
-        hosts.wrong("fields", "needs allow, the hosts that the fields may name");
-    }
+    let Some(hosts) = hosts_with(table, "fields", "fields") else { return BTreeSet::new() };
     let fields = hosts.section("fields");
     let mut found = BTreeSet::new();
     for kind in fields.keys() {

@@ -12,7 +12,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use zeroize::Zeroizing;
 
 use super::AccessError;
-use crate::store::SEAL_KEY;
+use crate::store::{FileLock, SEAL_KEY};
 
 /// Writes a file that only its owner can read, and replaces an older one.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), AccessError> {
@@ -53,10 +53,10 @@ pub(super) fn replace_in(folder: &Path, files: &[(&str, Zeroizing<String>, bool)
     })
 }
 
-/// Opens a file whose only use is to be locked, and creates it if it does not exist.
+/// Like [`FileLock::open`], and creates the folder too.
 pub(super) fn open_lock(path: &Path) -> std::io::Result<File> {
     folder(path)?;
-    OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
+    FileLock::open(path)
 }
 
 /// Generates the seal's key if there is none, and returns whether it did. An existing key is never replaced, because

@@ -30,6 +30,7 @@ use sqlx::sqlite::SqliteConnection;
 
 pub use disk::RESERVE;
 pub use lock::CycleLock;
+pub(crate) use lock::FileLock;
 pub use read::{ReadStore, VerifyError};
 pub use readers::holding_the_wal;
 pub use temporary::Temporary;

@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::authority::certificates;
@@ -17,6 +15,7 @@ use crate::bootstrap::{AccessError, files};
 use crate::identity::ClusterName;
 use crate::privilege;
 use crate::rules::senders::Senders;
+use crate::store::FileLock;
 
 const FILE: &str = "installed.json";
 const LOCK: &str = "lock";
@@ -28,13 +27,8 @@ const TRIES: usize = 240;
 /// The right to write the webhook's configurations and their record. The daemon repairs the configurations by the
 /// record, and a command replaces both. Without the lock, the daemon could write the former webhook over the new one.
 #[derive(Debug)]
-pub(super) struct Turn(File);
-
-impl Drop for Turn {
-    /// See [`crate::store::CycleLock`].
-    fn drop(&mut self) {
-        let _ = flock(&self.0, FlockOperation::Unlock);
-    }
+pub(super) struct Turn {
+    _lock: FileLock,
 }
 
 /// Waits until no other process changes the webhook.
@@ -53,13 +47,13 @@ pub(super) async fn turn(state_dir: &Path, cluster: &ClusterName) -> Result<Turn
 }
 
 /// Takes the lock; `None` if another process has it at each try.
-async fn locked(file: File, tries: usize) -> std::io::Result<Option<Turn>> {
+async fn locked(mut file: File, tries: usize) -> std::io::Result<Option<Turn>> {
     for _ in 0..tries {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(Some(Turn(file))),
-            Err(Errno::WOULDBLOCK) => tokio::time::sleep(AGAIN).await,
-            Err(errno) => return Err(errno.into()),
-        }
+        file = match FileLock::attempt(file)? {
+            Ok(lock) => return Ok(Some(Turn { _lock: lock })),
+            Err(file) => file,
+        };
+        tokio::time::sleep(AGAIN).await;
     }
     Ok(None)
 }

@@ -339,14 +339,9 @@ mod tests {
 
     fn source(file: &Path) -> SourceConfig {
         SourceConfig {
-            name: "people".to_owned(),
             kind: crate::source::SourceKind::Ldif(LdifConfig { paths: vec![file.to_owned()] }),
-            sentinels: Vec::new(),
-            tools: None,
             users: Some(crate::source::Tree { filter: "(cn=*)".to_owned(), ..tree() }),
-            groups: None,
-            attributes: crate::source::Preset::Rfc2307.attributes(),
-            sids: crate::source::SidMapping::default(),
+            ..SourceConfig::of_people(crate::source::Preset::Rfc2307)
         }
     }
 

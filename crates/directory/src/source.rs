@@ -520,20 +520,29 @@ impl fmt::Display for ServerUrl {
 }
 
 #[cfg(test)]
+impl SourceConfig {
+    /// Returns a source for tests: people beneath `ou=people,dc=x`.
+    pub(crate) fn of_people(preset: Preset) -> Self {
+        Self {
+            name: "people".to_owned(),
+            kind: SourceKind::Ldap(LdapConfig::new(vec!["ldaps://a".to_owned()])),
+            sentinels: Vec::new(),
+            tools: None,
+            users: Some(preset.tree(AccountKind::User, "ou=people,dc=x")),
+            groups: None,
+            attributes: preset.attributes(),
+            sids: SidMapping::default(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     fn source(urls: &[&str]) -> SourceConfig {
-        SourceConfig {
-            name: "people".to_owned(),
-            kind: SourceKind::Ldap(LdapConfig::new(urls.iter().map(|url| (*url).to_owned()).collect())),
-            sentinels: Vec::new(),
-            tools: None,
-            users: Some(Preset::Rfc2307.tree(AccountKind::User, "ou=people,dc=example,dc=org")),
-            groups: None,
-            attributes: Preset::Rfc2307.attributes(),
-            sids: SidMapping::default(),
-        }
+        let kind = SourceKind::Ldap(LdapConfig::new(urls.iter().map(|url| (*url).to_owned()).collect()));
+        SourceConfig { kind, ..SourceConfig::of_people(Preset::Rfc2307) }
     }
 
     #[test]

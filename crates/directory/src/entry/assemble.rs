@@ -367,7 +367,7 @@ mod tests {
 
     use super::*;
     use crate::ldif;
-    use crate::source::{LdapConfig, LdifConfig, Preset, SidMapping};
+    use crate::source::{LdifConfig, Preset};
 
     const SITE: &str = "\
 dn: uid=alice,ou=people,dc=x\nobjectClass: posixAccount\nuid: alice\nuidNumber: 2001\ngidNumber: 500\nentryUUID: a\n
@@ -387,14 +387,9 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     fn source() -> SourceConfig {
         let tree = |kind, base: &str| Some(Preset::Toolforge.tree(kind, base));
         SourceConfig {
-            name: "people".to_owned(),
-            kind: SourceKind::Ldap(LdapConfig::new(vec!["ldaps://a".to_owned()])),
-            sentinels: Vec::new(),
             tools: tree(AccountKind::Tool, "ou=servicegroups,dc=x"),
-            users: tree(AccountKind::User, "ou=people,dc=x"),
             groups: tree(AccountKind::Group, "ou=groups,dc=x"),
-            attributes: Preset::Toolforge.attributes(),
-            sids: SidMapping::default(),
+            ..SourceConfig::of_people(Preset::Toolforge)
         }
     }
 

@@ -192,20 +192,10 @@ mod tests {
 
     use super::*;
     use crate::Preset;
-    use crate::source::{SidMapping, SourceKind};
 
     #[test]
     fn times_in_the_future_displace_no_others() {
-        let source = SourceConfig {
-            name: "people".to_owned(),
-            kind: SourceKind::Ldap(LdapConfig::new(vec!["ldaps://a".to_owned()])),
-            sentinels: Vec::new(),
-            tools: None,
-            users: None,
-            groups: None,
-            attributes: Preset::Rfc2307.attributes(),
-            sids: SidMapping::default(),
-        };
+        let source = SourceConfig::of_people(Preset::Rfc2307);
         let entry = |at: usize| {
             let id = format!("e{at}");
             let mut entry = RawEntry::from_texts("uid=a,dc=x", &[("entryUUID", id.as_str())]);

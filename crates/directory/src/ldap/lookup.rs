@@ -165,21 +165,11 @@ async fn search(
 mod tests {
     use super::*;
     use crate::Preset;
-    use crate::source::{SidMapping, SourceKind};
 
     fn source(id: &str) -> SourceConfig {
-        let mut attributes = Preset::Rfc2307.attributes();
-        attributes.id = id.to_owned();
-        SourceConfig {
-            name: "people".to_owned(),
-            kind: SourceKind::Ldap(LdapConfig::new(vec!["ldaps://a".to_owned()])),
-            sentinels: Vec::new(),
-            tools: None,
-            users: Some(Preset::Rfc2307.tree(AccountKind::User, "ou=people,dc=x")),
-            groups: None,
-            attributes,
-            sids: SidMapping::default(),
-        }
+        let mut source = SourceConfig::of_people(Preset::Rfc2307);
+        source.attributes.id = id.to_owned();
+        source
     }
 
     /// An example of a binary id is the attribute `GUID` of eDirectory.

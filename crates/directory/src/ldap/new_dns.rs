@@ -78,22 +78,13 @@ mod tests {
 
     use super::*;
     use crate::Preset;
-    use crate::source::{LdapConfig, SidMapping, SourceKind};
 
     const USER: AccountKind = AccountKind::User;
     const GROUP: AccountKind = AccountKind::Group;
 
     fn source() -> SourceConfig {
-        SourceConfig {
-            name: "people".to_owned(),
-            kind: SourceKind::Ldap(LdapConfig::new(vec!["ldaps://a".to_owned()])),
-            sentinels: Vec::new(),
-            tools: None,
-            users: Some(Preset::Rfc2307bis.tree(USER, "ou=people,dc=x")),
-            groups: Some(Preset::Rfc2307bis.tree(GROUP, "ou=groups,dc=x")),
-            attributes: Preset::Rfc2307bis.attributes(),
-            sids: SidMapping::default(),
-        }
+        let groups = Some(Preset::Rfc2307bis.tree(GROUP, "ou=groups,dc=x"));
+        SourceConfig { groups, ..SourceConfig::of_people(Preset::Rfc2307bis) }
     }
 
     type Put<'a> = (AccountKind, &'a str, RawEntry);

@@ -717,9 +717,7 @@ mod tests {
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         let before = world.ledger.accounts[&foo].generation;
-        let note = world.note("left");
-        let (what, account) = (OrderKind::Suspend, foo.clone());
-        world.ledger.orders.push(Order { id: 1, account, what, note, bulk: None, object: None });
+        world.order(&foo, OrderKind::Suspend);
         world.cycles(2);
         let suspended = world.ledger.accounts[&foo].clone();
         assert!(suspended.generation > before && !world.ledger.stopped.is_empty());

@@ -16,7 +16,7 @@ use super::property_tests::cases;
 use super::testing::{SOURCE, World};
 use crate::desired::Transition;
 use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid, kubernetes_name};
-use crate::ledger::{Account, Lifecycle, Order, OrderKind, Suspension};
+use crate::ledger::{Account, Lifecycle, OrderKind, Suspension};
 use crate::snapshot::freshness::{Marks, Stamp};
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 
@@ -212,7 +212,7 @@ impl Story {
         let found = self.world.ledger.accounts.values().find(|account| account.directory_id == id);
         let Some(account) = found.map(|account| account.id.clone()) else { return };
         self.adopts.insert(account.clone());
-        self.order(account, OrderKind::AdoptUid);
+        self.world.order(&account, OrderKind::AdoptUid);
     }
 
     fn inherit(&mut self, who: usize) {
@@ -220,15 +220,8 @@ impl Story {
         let is_named = |account: &&Account| account.kind == AccountKind::Tool && account.kubernetes_name == name;
         let named = self.world.ledger.accounts.values().find(is_named).map(|account| account.id.clone());
         if let Some(account) = named {
-            self.order(account, OrderKind::AdoptAccount);
+            self.world.order(&account, OrderKind::AdoptAccount);
         }
-    }
-
-    fn order(&mut self, account: AccountId, what: OrderKind) {
-        let note = self.world.note("because");
-        let ledger = &mut self.world.ledger;
-        let id = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
-        ledger.orders.push(Order { id, account, what, note, bulk: None, object: None });
     }
 
     fn edit(&mut self, who: usize, change: impl FnOnce(&mut Entry)) {
